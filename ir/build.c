@@ -1,0 +1,439 @@
+/* build.c - making modules, blocks and ops.
+ *
+ * Each constructor fills the attributes, asks rules.c for the result types and
+ * puts the op where the builder stands. A constructor whose operands do not
+ * fit reports an error at the builder's location and returns NULL; given a NULL
+ * operand it returns NULL silently, so that one mistake is reported once.
+ */
+#include "ir.h"
+
+#include <string.h>
+
+nd_module *nd_module_new(nd_ctx *c, const char *name)
+{
+    nd_module *m = ND_NEW(c->arena, nd_module);
+    m->ctx = c;
+    m->name = nd_strdup(c->arena, name);
+    m->mesh = (nd_mesh){.n = 1, .name = {"micro"}, .size = {1}, .pipe = -1};
+    m->plan.microbatches = 1;
+    m->step = nd_block_new(m, NULL);
+    return m;
+}
+
+static bool axis_name_taken(const nd_module *m, const char *name)
+{
+    for (int i = 0; i < m->axes.n; i++)
+        if (strcmp(m->axes.v[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+nd_axis *nd_axis_new(nd_module *m, const char *name, int64_t size, nd_loc loc)
+{
+    nd_axis *a = ND_NEW(m->ctx->arena, nd_axis);
+    a->name = nd_strdup(m->ctx->arena, name);
+    for (int k = 2; axis_name_taken(m, a->name); k++)
+        a->name = nd_fmt(m->ctx->arena, "%s_%d", name, k);
+    a->size = size;
+    a->loc = loc;
+    ND_PUSH(m->ctx->arena, &m->axes, a);
+    return a;
+}
+
+nd_block *nd_block_new(nd_module *m, nd_op *parent)
+{
+    nd_block *b = ND_NEW(m->ctx->arena, nd_block);
+    b->parent = parent;
+    return b;
+}
+
+nd_value *nd_block_arg(nd_module *m, nd_block *b, const char *name, nd_type t)
+{
+    nd_value *v = ND_NEW(m->ctx->arena, nd_value);
+    v->name = name;
+    v->type = t;
+    v->owner = b;
+    v->index = b->args.n;
+    ND_PUSH(m->ctx->arena, &b->args, v);
+    return v;
+}
+
+static void insert(nd_builder *b, nd_op *op)
+{
+    nd_block *blk = b->block;
+    op->block = blk;
+    ND_PUSH(b->m->ctx->arena, &blk->ops, op);
+    if (b->at < 0)
+        return;
+    memmove(blk->ops.v + b->at + 1, blk->ops.v + b->at,
+            sizeof *blk->ops.v * (size_t)(blk->ops.n - 1 - b->at));
+    blk->ops.v[b->at++] = op;
+}
+
+static nd_value *result_new(nd_builder *b, nd_op *op, int i)
+{
+    nd_value *v = ND_NEW(b->m->ctx->arena, nd_value);
+    const char *base = b->hint;
+    if (!base)
+        base = op->kind == OP_MAP ? nd_ews[op->sub].name : nd_ops[op->kind].name;
+    v->name = base;
+    v->def = op;
+    v->index = i;
+    return v;
+}
+
+/* An op with room for its results, not yet typed or inserted. */
+static nd_op *op_alloc(nd_builder *b, nd_opcode k, int nin,
+                       nd_value *const *in, int nout)
+{
+    nd_arena *a = b->m->ctx->arena;
+    for (int i = 0; i < nin; i++)
+        if (!in[i])
+            return NULL;
+    nd_op *op = ND_NEW(a, nd_op);
+    op->kind = k;
+    op->nin = nin;
+    op->in = ND_NEWN(a, nd_value *, nin);
+    if (nin)
+        memcpy(op->in, in, sizeof *in * (size_t)nin);
+    op->nout = nout;
+    op->out = ND_NEWN(a, nd_value *, nout);
+    op->phase = b->phase;
+    op->loc = b->loc;
+    op->path = b->path;
+    return op;
+}
+
+static void make_results(nd_builder *b, nd_op *op)
+{
+    for (int i = 0; i < op->nout; i++)
+        if (!op->out[i])
+            op->out[i] = result_new(b, op, i);
+    b->hint = NULL;
+}
+
+bool nd_retype(nd_module *m, nd_op *op)
+{
+    nd_type *t = ND_NEWN(m->ctx->arena, nd_type, op->nout + 1);
+    const char *why = nd_infer(m, op, t);
+    if (why) {
+        const char *name =
+            op->kind == OP_MAP ? nd_ews[op->sub].name : nd_ops[op->kind].name;
+        nd_error(m->ctx, op->loc, "%s: %s", name, why);
+        return false;
+    }
+    for (int i = 0; i < op->nout; i++)
+        op->out[i]->type = t[i];
+    return true;
+}
+
+/* Types the op from its operands and puts it in place; NULL on a misfit. */
+static nd_op *finish(nd_builder *b, nd_op *op)
+{
+    make_results(b, op);
+    if (!nd_retype(b->m, op))
+        return NULL;
+    insert(b, op);
+    return op;
+}
+
+static nd_value *finish1(nd_builder *b, nd_op *op)
+{
+    op = finish(b, op);
+    return op ? op->out[0] : NULL;
+}
+
+nd_op *nd_op_new(nd_builder *b, nd_opcode k, int nin, nd_value *const *in,
+                 int nout, const nd_type *types)
+{
+    nd_op *op = op_alloc(b, k, nin, in, nout);
+    if (!op)
+        return NULL;
+    make_results(b, op);
+    for (int i = 0; i < nout; i++)
+        op->out[i]->type = types[i];
+    insert(b, op);
+    return op;
+}
+
+/* An op whose one result type is declared rather than inferred. */
+static nd_op *declared(nd_builder *b, nd_opcode k, int nin,
+                       nd_value *const *in, nd_type t)
+{
+    nd_op *op = op_alloc(b, k, nin, in, 1);
+    if (!op)
+        return NULL;
+    make_results(b, op);
+    op->out[0]->type = t;
+    return op;
+}
+
+nd_op *nd_clone(nd_builder *b, const nd_op *op, nd_value *const *in)
+{
+    nd_arena *a = b->m->ctx->arena;
+    nd_op *c = ND_NEW(a, nd_op);
+    *c = *op;
+    c->mark = 0;
+    c->phase = b->phase;
+    c->in = ND_NEWN(a, nd_value *, op->nin);
+    if (op->nin)
+        memcpy(c->in, in, sizeof *in * (size_t)op->nin);
+    c->out = ND_NEWN(a, nd_value *, op->nout);
+    for (int i = 0; i < op->nout; i++) {
+        c->out[i] = ND_NEW(a, nd_value);
+        *c->out[i] = *op->out[i];
+        c->out[i]->def = c;
+        c->out[i]->mark = 0;
+    }
+    insert(b, c);
+    return c;
+}
+
+static void set_axes(nd_builder *b, nd_op *op, int n, nd_axis *const *axes)
+{
+    op->naxes = n;
+    op->axes = ND_NEWN(b->m->ctx->arena, nd_axis *, n);
+    if (n)
+        memcpy(op->axes, axes, sizeof *axes * (size_t)n);
+}
+
+nd_value *nd_input(nd_builder *b, const char *name, nd_type t)
+{
+    b->hint = name;
+    nd_op *op = declared(b, OP_INPUT, 0, NULL, t);
+    op->name = name;
+    ND_PUSH(b->m->ctx->arena, &b->m->inputs, op->out[0]);
+    return finish1(b, op);
+}
+
+nd_param *nd_param_new(nd_builder *b, const char *name, nd_type t)
+{
+    nd_param *p = ND_NEW(b->m->ctx->arena, nd_param);
+    b->hint = name;
+    nd_op *op = declared(b, OP_PARAM, 0, NULL, t);
+    op->name = p->name = name;
+    p->value = op->out[0];
+    p->loc = b->loc;
+    p->grad = t;
+    ND_PUSH(b->m->ctx->arena, &b->m->params, p);
+    finish1(b, op);
+    return p;
+}
+
+nd_value *nd_const(nd_builder *b, nd_dtype t, double v)
+{
+    nd_op *op = declared(b, OP_CONST, 0, NULL, nd_type_of(t, 0, NULL));
+    op->num = v;
+    return finish1(b, op);
+}
+
+nd_op *nd_enclosing(const nd_block *b, const nd_axis *a)
+{
+    for (; b && b->parent; b = b->parent->block)
+        if (b->parent->axes[0] == a)
+            return b->parent;
+    return NULL;
+}
+
+nd_value *nd_index(nd_builder *b, nd_axis *a)
+{
+    int rank = nd_enclosing(b->block, a) ? 0 : 1;
+    nd_op *op = declared(b, OP_INDEX, 0, NULL, nd_type_of(ND_I32, rank, &a));
+    set_axes(b, op, 1, &a);
+    return finish1(b, op);
+}
+
+nd_value *nd_map(nd_builder *b, nd_ew e, nd_value *x, nd_value *y, nd_value *z)
+{
+    nd_value *in[3] = {x, y, z};
+    nd_op *op = op_alloc(b, OP_MAP, nd_ews[e].nin, in, 1);
+    if (!op)
+        return NULL;
+    op->sub = e;
+    return finish1(b, op);
+}
+
+nd_value *nd_reduce(nd_builder *b, nd_red r, nd_value *x, int n,
+                    nd_axis *const *axes)
+{
+    nd_op *op = op_alloc(b, OP_REDUCE, 1, &x, 1);
+    if (!op)
+        return NULL;
+    op->sub = r;
+    set_axes(b, op, n, axes);
+    return finish1(b, op);
+}
+
+nd_value *nd_contract(nd_builder *b, nd_value *x, nd_value *y, int n,
+                      nd_axis *const *axes)
+{
+    nd_value *in[2] = {x, y};
+    nd_op *op = op_alloc(b, OP_CONTRACT, 2, in, 1);
+    if (!op)
+        return NULL;
+    set_axes(b, op, n, axes);
+    return finish1(b, op);
+}
+
+nd_value *nd_gather(nd_builder *b, nd_value *x, nd_axis *a, nd_value *i)
+{
+    nd_value *in[2] = {x, i};
+    nd_op *op = op_alloc(b, OP_GATHER, 2, in, 1);
+    if (!op)
+        return NULL;
+    set_axes(b, op, 1, &a);
+    return finish1(b, op);
+}
+
+nd_value *nd_scatter_add(nd_builder *b, nd_value *g, nd_axis *a, nd_value *i,
+                         const nd_type *like)
+{
+    nd_value *in[2] = {g, i};
+    if (!g || !i)
+        return NULL;
+    nd_op *op = declared(b, OP_SCATTER_ADD, 2, in, *like);
+    set_axes(b, op, 1, &a);
+    return finish1(b, op);
+}
+
+nd_value *nd_rename(nd_builder *b, nd_value *x, nd_axis *from, nd_axis *to)
+{
+    nd_op *op = op_alloc(b, OP_RENAME, 1, &x, 1);
+    if (!op)
+        return NULL;
+    set_axes(b, op, 1, &from);
+    op->to = ND_NEW(b->m->ctx->arena, nd_axis *);
+    op->to[0] = to;
+    return finish1(b, op);
+}
+
+nd_value *nd_broadcast(nd_builder *b, nd_value *x, const nd_type *like)
+{
+    if (!x)
+        return NULL;
+    nd_type t = *like;
+    t.dtype = x->type.dtype;
+    nd_op *op = declared(b, OP_BROADCAST, 1, &x, t);
+    return op ? finish1(b, op) : NULL;
+}
+
+nd_value *nd_cast(nd_builder *b, nd_value *x, nd_dtype t)
+{
+    if (!x)
+        return NULL;
+    if (x->type.dtype == t)
+        return x;
+    nd_type ty = x->type;
+    ty.dtype = t;
+    return finish1(b, declared(b, OP_CAST, 1, &x, ty));
+}
+
+nd_value *nd_stop_gradient(nd_builder *b, nd_value *x)
+{
+    nd_op *op = op_alloc(b, OP_STOP_GRAD, 1, &x, 1);
+    return op ? finish1(b, op) : NULL;
+}
+
+nd_value *nd_dropout_mask(nd_builder *b, const nd_type *like, double p,
+                          const char *stream)
+{
+    nd_type t = *like;
+    t.dtype = ND_F32;
+    t.sum = t.max = 0;
+    nd_op *op = declared(b, OP_RANDOM, 0, NULL, t);
+    op->num = p;
+    op->name = stream;
+    return finish1(b, op);
+}
+
+nd_op *nd_accumulate(nd_builder *b, nd_param *p, nd_value *g)
+{
+    nd_op *op = op_alloc(b, OP_ACCUM, 1, &g, 0);
+    if (!op)
+        return NULL;
+    op->name = p->name;
+    return finish(b, op);
+}
+
+nd_op *nd_output(nd_builder *b, const char *name, nd_value *x)
+{
+    nd_op *op = op_alloc(b, OP_OUTPUT, 1, &x, 0);
+    if (!op)
+        return NULL;
+    op->name = name;
+    ND_PUSH(b->m->ctx->arena, &b->m->outputs, op);
+    return finish(b, op);
+}
+
+nd_op *nd_repeat_begin(nd_builder *b, nd_axis *a, int ncarry,
+                       nd_value *const *init)
+{
+    nd_op *op = op_alloc(b, OP_REPEAT, ncarry, init, ncarry);
+    if (!op)
+        return NULL;
+    set_axes(b, op, 1, &a);
+    op->ncarry = ncarry;
+    op->body = nd_block_new(b->m, op);
+    for (int i = 0; i < ncarry; i++)
+        nd_block_arg(b->m, op->body, init[i]->name, init[i]->type);
+    for (int i = 0; i < ncarry; i++) {
+        op->out[i] = result_new(b, op, i);
+        op->out[i]->name = init[i]->name;
+        op->out[i]->type = init[i]->type;
+    }
+    insert(b, op);
+    return op;
+}
+
+static void append_value(nd_module *m, nd_value ***list, int *n, nd_value *v)
+{
+    nd_value **grown = ND_NEWN(m->ctx->arena, nd_value *, *n + 1);
+    if (*n)
+        memcpy(grown, *list, sizeof *grown * (size_t)*n);
+    grown[(*n)++] = v;
+    *list = grown;
+}
+
+nd_value *nd_repeat_scan(nd_module *m, nd_op *r, nd_value *x)
+{
+    nd_type t = x->type;
+    int k = nd_axis_at(&t, r->axes[0]);
+    t.rank--;
+    for (int i = k; i < t.rank; i++) {
+        t.axis[i] = t.axis[i + 1];
+        t.cut[i] = t.cut[i + 1];
+    }
+    append_value(m, &r->in, &r->nin, x);
+    return nd_block_arg(m, r->body, x->name, t);
+}
+
+nd_value *nd_repeat_stack(nd_module *m, nd_op *r, nd_value *y)
+{
+    nd_value *v = ND_NEW(m->ctx->arena, nd_value);
+    v->name = y->name;
+    v->def = r;
+    v->index = r->nout;
+    v->type = y->type;
+    v->type.rank = y->type.rank + 1;
+    memmove(v->type.axis + 1, y->type.axis,
+            sizeof *y->type.axis * (size_t)y->type.rank);
+    memmove(v->type.cut + 1, y->type.cut,
+            sizeof *y->type.cut * (size_t)y->type.rank);
+    v->type.axis[0] = r->axes[0];
+    v->type.cut[0] = (nd_cut){0};
+    append_value(m, &r->out, &r->nout, v);
+    ND_PUSH(m->ctx->arena, &r->body->yields, y);
+    return v;
+}
+
+void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next)
+{
+    /* Stacked values may have been yielded already: carried ones go first. */
+    nd_block *b = r->body;
+    for (int i = 0; i < r->ncarry; i++)
+        ND_PUSH(m->ctx->arena, &b->yields, NULL);
+    memmove(b->yields.v + r->ncarry, b->yields.v,
+            sizeof *b->yields.v * (size_t)(b->yields.n - r->ncarry));
+    if (r->ncarry)
+        memcpy(b->yields.v, next, sizeof *next * (size_t)r->ncarry);
+}

@@ -1,0 +1,556 @@
+/* ir.h - the graph: values over named axes, ops, blocks, sharding types.
+ *
+ * READ FIRST. Everything between the frontend and the code generator is
+ * written in these structures. A module holds one block, `step`: the forward
+ * ops, and after autodiff the backward ops, in dependence order. `repeat`
+ * keeps its body as a nested block, so nothing here grows with the number of
+ * layers.
+ *
+ *   value  = dtype + ordered named axes + where each piece lives
+ *            f32[batch/dp, seq, heads/tp, head]      cut over mesh axes
+ *            f32[batch/dp, seq, d]+tp                a sum still pending
+ *   op     = kind (a row of ops.def) + operands + attributes + results
+ *
+ * Sizes are element counts, offsets are global element indices, memory is in
+ * bytes. Functions that can fail report through nd_error and return false or
+ * NULL; nothing in this library exits.
+ */
+#ifndef ND_IR_H
+#define ND_IR_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* ---- base.c: arena, vectors, strings ---------------------------------- */
+
+typedef struct nd_arena nd_arena;
+nd_arena *nd_arena_new(void);
+void nd_arena_free(nd_arena *a);
+/* Zero-filled, 16-byte aligned, lives until the arena is freed. */
+void *nd_alloc(nd_arena *a, size_t bytes);
+char *nd_strdup(nd_arena *a, const char *s);
+char *nd_strndup(nd_arena *a, const char *s, size_t n);
+char *nd_fmt(nd_arena *a, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+#define ND_NEW(arena, T) ((T *)nd_alloc(arena, sizeof(T)))
+#define ND_NEWN(arena, T, n) ((T *)nd_alloc(arena, sizeof(T) * (size_t)(n)))
+
+/* A growable array: struct { T *v; int n, cap; }. */
+#define ND_VEC(T) \
+    struct { \
+        T *v; \
+        int n, cap; \
+    }
+#define ND_PUSH(arena, vec, x) \
+    do { \
+        if ((vec)->n == (vec)->cap) \
+            (vec)->v = nd_grow(arena, (vec)->v, (vec)->n, &(vec)->cap, \
+                               sizeof *(vec)->v); \
+        (vec)->v[(vec)->n++] = (x); \
+    } while (0)
+void *nd_grow(nd_arena *a, void *old, int n, int *cap, size_t elem);
+
+/* A string builder in an arena; `s` is always terminated. */
+typedef struct nd_buf {
+    nd_arena *arena;
+    char *s;
+    size_t n, cap;
+} nd_buf;
+void nd_put(nd_buf *b, const char *s);
+void nd_putf(nd_buf *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void nd_putn(nd_buf *b, const char *s, size_t n);
+uint64_t nd_hash(const char *s);     /* FNV-1a; names random streams too */
+
+/* ---- diag.c: locations, messages ---------------------------------------- */
+
+/* Byte range in a file; file 0 means "nowhere". */
+typedef struct nd_loc {
+    int file;
+    uint32_t begin, end;
+} nd_loc;
+
+typedef enum { ND_NOTE, ND_PERF, ND_WARNING, ND_ERROR } nd_severity;
+
+typedef struct nd_file {
+    const char *name;
+    const char *text;
+    size_t len;
+} nd_file;
+
+typedef struct nd_ctx {
+    nd_arena *arena;
+    ND_VEC(nd_file) files;           /* file id i is files.v[i - 1] */
+    int nerrors, nwarnings;
+    int error_limit;                 /* 20; further errors are counted only */
+    bool werror;                     /* a warning makes the exit status 1 */
+    /* Receives each finished message (text with caret lines, newline-ended).
+     * NULL prints to stderr. */
+    void (*sink)(void *user, nd_severity, const char *text);
+    void *sink_user;
+    bool muted;                      /* the last message was over the limit */
+    int note_file;                   /* file of the last message */
+} nd_ctx;
+
+nd_ctx *nd_ctx_new(void);
+void nd_ctx_free(nd_ctx *c);
+int nd_add_file(nd_ctx *c, const char *name, const char *text, size_t len);
+/* `file:line:col: error: message`, the source line, a caret run. Notes attach
+ * to the message before them. */
+void nd_error(nd_ctx *c, nd_loc at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void nd_warning(nd_ctx *c, nd_loc at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void nd_perf(nd_ctx *c, nd_loc at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void nd_note(nd_ctx *c, nd_loc at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* 1-based line and column (columns in characters, a tab is one). */
+void nd_line_col(nd_ctx *c, nd_loc at, int *line, int *col);
+/* The source line that holds `at`, trimmed, or "" (for comments in output). */
+const char *nd_source_line(nd_ctx *c, nd_loc at);
+/* The candidate nearest to `name` by edit distance, or NULL if none is near. */
+const char *nd_nearest(const char *name, const char *const *cand, int n);
+
+/* ---- types ---------------------------------------------------------------- */
+
+enum { ND_MAX_RANK = 12, ND_MAX_MESH = 8, ND_MAX_CUT = 4 };
+
+typedef enum { ND_F32, ND_I32, ND_I64, ND_BOOL, ND_BF16, ND_F16 } nd_dtype;
+const char *nd_dtype_name(nd_dtype t);
+bool nd_dtype_parse(const char *s, nd_dtype *t);
+bool nd_is_float(nd_dtype t);
+size_t nd_dtype_size(nd_dtype t);    /* bytes; bool is 1 */
+
+typedef struct nd_axis {
+    const char *name;                /* unique in the module */
+    int64_t size;                    /* global size */
+    struct nd_axis *like;            /* `axis kv = seq`: follows its rules */
+    nd_loc loc;
+} nd_axis;
+
+/* The mesh: axes outermost first. The last one is the time axis `micro`: its
+ * "ranks" are the microbatches, which run one after another on the same
+ * device. Cutting the sample axis over it is what microbatching means, and a
+ * sum pending over it is what gradient accumulation resolves. */
+typedef struct nd_mesh {
+    int n;                           /* axes, `micro` included */
+    const char *name[ND_MAX_MESH];
+    int size[ND_MAX_MESH];
+    int micro;                       /* index of `micro`, always n - 1 */
+    int pipe;                        /* index of the pipeline axis, or -1 */
+} nd_mesh;
+int nd_mesh_ranks(const nd_mesh *m); /* product without micro */
+int nd_mesh_find(const nd_mesh *m, const char *name);           /* or -1 */
+/* coord[i] of rank r; the last real mesh axis varies fastest. */
+void nd_mesh_coords(const nd_mesh *m, int rank, int coord[ND_MAX_MESH]);
+
+/* An axis is cut by these mesh axes, the first is the major one. */
+typedef struct nd_cut {
+    uint8_t n, m[ND_MAX_CUT];
+} nd_cut;
+
+typedef struct nd_type {
+    nd_dtype dtype;
+    int rank;
+    nd_axis *axis[ND_MAX_RANK];
+    nd_cut cut[ND_MAX_RANK];
+    uint32_t sum;                    /* mesh axes (bits) with a pending sum */
+    uint32_t max;                    /* ... with a pending maximum */
+} nd_type;
+
+nd_type nd_type_of(nd_dtype t, int rank, nd_axis *const *axes);
+int nd_axis_at(const nd_type *t, const nd_axis *a);   /* position or -1 */
+int64_t nd_numel(const nd_type *t);                   /* global elements */
+uint32_t nd_cut_mask(const nd_type *t);   /* mesh axes that cut any axis */
+bool nd_same_axes(const nd_type *a, const nd_type *b);  /* and same order */
+bool nd_cut_eq(nd_cut a, nd_cut b);
+bool nd_same_cut(const nd_type *a, const nd_type *b);   /* cuts and pendings */
+/* Union of the axes: a's order, then b's new ones. Cuts are not set. */
+nd_type nd_union(const nd_type *a, const nd_type *b);
+
+/* The piece of [0, size) at mesh coordinates `coord`: halved major axis first,
+ * first pieces one longer where sizes do not divide. */
+void nd_extent(const nd_mesh *m, int64_t size, nd_cut cut, const int *coord,
+               int64_t *off, int64_t *n);
+int64_t nd_extent_max(const nd_mesh *m, int64_t size, nd_cut cut);
+
+/* ---- ops ------------------------------------------------------------------- */
+
+typedef enum {
+#define OP(K, ...) OP_##K,
+#define EW(...)
+#include "ops.def"
+#undef OP
+#undef EW
+    OP_COUNT
+} nd_opcode;
+
+typedef enum {
+#define OP(...)
+#define EW(K, ...) EW_##K,
+#include "ops.def"
+#undef OP
+#undef EW
+    EW_COUNT
+} nd_ew;
+
+typedef enum { RED_SUM, RED_MAX, RED_MIN } nd_red;
+
+/* When an op runs. PRE sees the whole local batch once per step and depends on
+ * inputs alone; FWD and BWD run once per microbatch. */
+typedef enum { PH_FWD, PH_BWD, PH_PRE } nd_phase;
+
+typedef struct nd_value nd_value;
+typedef struct nd_op nd_op;
+typedef struct nd_block nd_block;
+
+struct nd_value {
+    const char *name;                /* unique in the module once printed */
+    nd_type type;
+    nd_op *def;                      /* NULL: an argument of `owner` */
+    nd_block *owner;                 /* the block whose argument it is */
+    int index;                       /* which result or argument */
+    int mark;                        /* scratch for the pass that runs */
+};
+
+struct nd_block {
+    nd_op *parent;                   /* the repeat that holds it, or NULL */
+    ND_VEC(nd_value *) args;         /* repeat: carried, then scanned slices */
+    ND_VEC(nd_op *) ops;             /* in dependence order */
+    ND_VEC(nd_value *) yields;       /* repeat: carried next, then stacked */
+};
+
+/* Attributes: each op uses the few that its row in ops.def names. */
+struct nd_op {
+    nd_opcode kind;
+    int sub;                         /* map: nd_ew; reduce: nd_red; random: p in `num` */
+    int nin, nout;
+    nd_value **in;
+    nd_value **out;
+    int naxes;                       /* reduce, gather: which; rename: from */
+    nd_axis **axes;
+    nd_axis **to;                    /* rename: to */
+    double num;                      /* const value, dropout probability, ... */
+    const char *name;                /* input, param, output, random stream */
+    nd_block *body;                  /* repeat */
+    bool reverse;                    /* repeat: last iteration first */
+    int ncarry;                      /* repeat: carried operands come first */
+    uint32_t mesh;                   /* collectives: over these mesh axes */
+    nd_phase phase;
+    nd_block *block;                 /* the block that holds it */
+    nd_loc loc;                      /* where the user wrote it */
+    const char *path;                /* instance path, "layers.attn.q" */
+    int mark;                        /* scratch for the pass that runs */
+};
+
+/* ---- parameters, training, plan: what the user asked for ------------------- */
+
+typedef enum {
+    INIT_ZEROS, INIT_ONES, INIT_CONST, INIT_NORMAL, INIT_UNIFORM,
+    INIT_XAVIER, INIT_KAIMING
+} nd_init;
+
+typedef struct nd_param {
+    const char *name;                /* path: "layers.attn.q.w" */
+    nd_value *value;                 /* result of its param op, in `step` */
+    nd_axis *layer;                  /* leading repeat axis, or NULL */
+    nd_init init;
+    double init_arg;
+    int64_t fan_in, fan_out;         /* products of the arrow's sides */
+    bool matrix;                     /* written with an arrow: decays */
+    bool decay, frozen;              /* after train { decay, freeze } */
+    nd_type grad;                    /* type of the accumulated gradient */
+    nd_loc loc;
+} nd_param;
+
+typedef enum { OPT_SGD, OPT_ADAM, OPT_ADAMW } nd_optimizer;
+typedef enum { LR_CONST, LR_COSINE, LR_LINEAR, LR_WSD } nd_lr_kind;
+typedef enum { DATA_NONE, DATA_TEXT, DATA_ARRAYS, DATA_SYNTHETIC } nd_data;
+
+typedef struct nd_train {
+    nd_data data;
+    const char *data_path;
+    nd_optimizer opt;
+    nd_lr_kind lr_kind;
+    double lr, lr_min, beta1, beta2, eps, weight_decay, momentum;
+    bool nesterov;
+    int64_t warmup, decay_steps;     /* decay_steps: wsd's final fraction */
+    double clip;                     /* 0: off */
+    int64_t steps;
+    uint64_t seed;
+    int64_t eval_every, eval_batches;
+    const char *load_path, *load_prefix;
+    nd_loc loc;
+} nd_train;
+
+typedef enum { SCOPE_ALL, SCOPE_PARAMS, SCOPE_GRADS, SCOPE_OPT, SCOPE_NAME } nd_scope;
+
+typedef struct nd_rule {             /* shard axis -> mesh axes */
+    nd_scope scope;
+    const char *pattern;             /* SCOPE_NAME */
+    nd_axis *axis;
+    nd_cut mesh;
+    nd_loc loc;
+} nd_rule;
+
+typedef enum { SCHED_GPIPE, SCHED_1F1B } nd_sched_kind;
+typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK } nd_remat;
+
+typedef struct nd_plan {
+    ND_VEC(nd_rule) rules;           /* in priority order */
+    nd_axis *pipe_axis;              /* the repeat axis cut in stages, or NULL */
+    nd_sched_kind schedule;
+    int microbatches;                /* >= 1 */
+    int nstages_given;               /* 0: auto */
+    int *stages_given;               /* iterations per stage */
+    int zero;                        /* 0..3 */
+    uint32_t zero_mesh;
+    nd_remat recompute;
+    nd_loc loc, pipe_loc, micro_loc, zero_loc;
+} nd_plan;
+
+/* ---- the pipelined program: what each stage runs, in which order ---------- */
+
+typedef enum {
+    ACT_F, ACT_B, ACT_SEND_F, ACT_RECV_F, ACT_SEND_B, ACT_RECV_B
+} nd_act_kind;
+
+typedef struct nd_action {
+    nd_act_kind kind;
+    int mb;                          /* microbatch */
+    int slot;                        /* time slot it starts in, for drawing */
+} nd_action;
+
+/* A value that crosses a stage boundary: the sender's value, and the value it
+ * is bound to on the receiver. They differ for what a repeat carries: sent as
+ * a result of the repeat, received as its initial operand. */
+typedef struct nd_cross {
+    nd_value *from, *to;
+} nd_cross;
+
+typedef struct nd_stage {
+    int lo, hi;                      /* iterations of the pipelined repeats */
+    ND_VEC(nd_op *) pre, fwd, bwd;   /* ops of module->step, in order */
+    ND_VEC(nd_cross) send_fwd;       /* to stage + 1 */
+    ND_VEC(nd_cross) send_bwd;       /* to stage - 1 */
+    ND_VEC(nd_value *) saved;        /* FWD or received values BWD reads */
+    ND_VEC(nd_param *) params;       /* used on this stage */
+    ND_VEC(nd_action) actions;       /* from the schedule pass */
+    int slots;                       /* microbatches whose values live at once */
+} nd_stage;
+
+typedef struct nd_program {
+    int nstages;
+    nd_stage *stage;
+    int nmicro;
+    int timeline;                    /* slots from start to end */
+} nd_program;
+
+/* ---- module ------------------------------------------------------------------ */
+
+enum {                               /* what has been established */
+    ND_HAS_GRADS = 1,                /* autodiff ran */
+    ND_HAS_PHASES = 2,               /* batch analysis ran */
+    ND_IS_SHARDED = 4,               /* every type says where it lives */
+    ND_HAS_STAGES = 8,               /* pipeline ran: program->stage */
+    ND_IS_SCHEDULED = 16             /* program->stage[].actions */
+};
+
+typedef struct nd_module {
+    nd_ctx *ctx;
+    const char *name;
+    ND_VEC(nd_axis *) axes;
+    nd_axis *sample;                 /* the sample axis, or NULL */
+    nd_mesh mesh;
+    nd_block *step;
+    ND_VEC(nd_value *) inputs;
+    ND_VEC(nd_param *) params;
+    ND_VEC(nd_op *) outputs;         /* OP_OUTPUT ops */
+    nd_value *loss;                  /* scalar, or NULL in a test module */
+    nd_train train;
+    nd_plan plan;
+    nd_program *program;
+    uint32_t state;                  /* ND_HAS_... */
+    int next_id;                     /* fresh names */
+} nd_module;
+
+/* ---- op.c: the table ------------------------------------------------------------ */
+
+typedef struct nd_op_info {
+    const char *name;                /* mnemonic in the text form */
+    int nin;                         /* -1: any number */
+    const char *attrs;               /* letters, see ops.def */
+    const char *doc;
+} nd_op_info;
+extern const nd_op_info nd_ops[OP_COUNT];
+
+typedef struct nd_ew_info {
+    const char *name;
+    int nin;
+    char result;                     /* 'n' number, 'b' bool, 's' select */
+    const char *c;                   /* C expression, $0 $1 $2 operands */
+    const char *doc;
+} nd_ew_info;
+extern const nd_ew_info nd_ews[EW_COUNT];
+
+int nd_op_find(const char *name);    /* -1 if unknown; `map` ops: see nd_ew_find */
+int nd_ew_find(const char *name);
+double nd_ew_eval(nd_ew e, double a, double b, double c);
+void nd_list_ops(FILE *out);
+
+/* ---- rules.c: one local typing rule per op ------------------------------------- */
+
+/* The result types that follow from the operands' types, cuts and pending sums
+ * included: out[0 .. nout-1]. Types that an op declares itself (attribute T)
+ * are read from its results. NULL, or the reason why the op is not typed. */
+const char *nd_infer(nd_module *m, const nd_op *op, nd_type *out);
+
+/* ---- build.c: making ops ----------------------------------------------- */
+
+nd_module *nd_module_new(nd_ctx *c, const char *name);
+nd_axis *nd_axis_new(nd_module *m, const char *name, int64_t size,
+                     nd_loc loc);    /* renames on a clash: name_2 */
+nd_block *nd_block_new(nd_module *m, nd_op *parent);
+nd_value *nd_block_arg(nd_module *m, nd_block *b, const char *name, nd_type t);
+
+/* Where new ops go and what they inherit. */
+typedef struct nd_builder {
+    nd_module *m;
+    nd_block *block;
+    int at;                          /* insert before ops.v[at]; -1: append */
+    nd_phase phase;
+    nd_loc loc;
+    const char *path;
+    const char *hint;                /* name for the next result, or NULL */
+} nd_builder;
+
+nd_op *nd_op_new(nd_builder *b, nd_opcode k, int nin, nd_value *const *in,
+                 int nout, const nd_type *types);
+/* The same op on other operands, placed where the builder stands, with the
+ * types of `op`'s results (retype it if the operands' types differ). */
+nd_op *nd_clone(nd_builder *b, const nd_op *op, nd_value *const *in);
+nd_value *nd_input(nd_builder *b, const char *name, nd_type t);
+nd_param *nd_param_new(nd_builder *b, const char *name, nd_type t);
+nd_value *nd_const(nd_builder *b, nd_dtype t, double v);
+nd_value *nd_index(nd_builder *b, nd_axis *a);     /* i32[a]; or i32 inside
+                                       the repeat over `a` (the iteration) */
+nd_value *nd_map(nd_builder *b, nd_ew e, nd_value *x, nd_value *y,
+                 nd_value *z);       /* y, z NULL where not needed */
+nd_value *nd_reduce(nd_builder *b, nd_red r, nd_value *x, int n,
+                    nd_axis *const *axes);
+/* sum[axes](x * y) */
+nd_value *nd_contract(nd_builder *b, nd_value *x, nd_value *y, int n,
+                      nd_axis *const *axes);
+/* x[a: i]: axes shared by x and i are aligned; outside 0..size-1 reads 0. */
+nd_value *nd_gather(nd_builder *b, nd_value *x, nd_axis *a, nd_value *i);
+/* Adjoint of gather: result has x's axes; rows of `g` add at a: i. */
+nd_value *nd_scatter_add(nd_builder *b, nd_value *g, nd_axis *a, nd_value *i,
+                         const nd_type *like);
+nd_value *nd_rename(nd_builder *b, nd_value *x, nd_axis *from, nd_axis *to);
+nd_value *nd_broadcast(nd_builder *b, nd_value *x, const nd_type *like);
+nd_value *nd_cast(nd_builder *b, nd_value *x, nd_dtype t);
+nd_value *nd_stop_gradient(nd_builder *b, nd_value *x);
+/* A mask of 0 and 1/(1-p) over like's axes, keyed by `stream`; all 1 outside
+ * training. */
+nd_value *nd_dropout_mask(nd_builder *b, const nd_type *like, double p,
+                          const char *stream);
+/* param's gradient += g (at the iteration, for a stacked one in a body). */
+nd_op *nd_accumulate(nd_builder *b, nd_param *p, nd_value *g);
+nd_op *nd_output(nd_builder *b, const char *name, nd_value *x);
+/* Repeat over axis a. Make it with the initial values, fill r->body, then
+ * yield. Scanned operands have `a` as an axis; the body sees the slice. */
+nd_op *nd_repeat_begin(nd_builder *b, nd_axis *a, int ncarry,
+                       nd_value *const *init);
+nd_value *nd_repeat_scan(nd_module *m, nd_op *r, nd_value *x);  /* body arg */
+/* Adds a stacked result with `a` leading; returns it. */
+nd_value *nd_repeat_stack(nd_module *m, nd_op *r, nd_value *y);
+void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next);
+
+nd_param *nd_param_of(nd_module *m, const nd_value *v);  /* v is the whole
+                                      param or its slice in a body; or NULL */
+int nd_param_index(const nd_module *m, const char *name);  /* or -1 */
+/* Is v computed from inputs, indices and constants alone? */
+bool nd_is_free(const nd_value *v);
+/* Is v (or what it broadcasts) the constant c? */
+bool nd_is_const(const nd_value *v, double c);
+nd_block *nd_block_of(const nd_value *v);
+/* The repeat over `a` that encloses block b, or NULL. */
+nd_op *nd_enclosing(const nd_block *b, const nd_axis *a);
+/* Follow a type change: set the op's result types from its operands. False
+ * after reporting why they do not fit. */
+bool nd_retype(nd_module *m, nd_op *op);
+/* Replace every use of `from` in the module by `to`. */
+void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to);
+/* Calls f on every op, bodies included, in order. */
+void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
+/* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
+void nd_dce(nd_module *m);
+
+/* ---- autodiff.c, vjp.c --------------------------------------------------------------- */
+
+/* Appends the backward ops (phase BWD) for m->loss. */
+bool nd_autodiff(nd_module *m);
+
+/* What a rule of vjp.c works with: the place where backward ops go. */
+typedef struct nd_ad nd_ad;
+nd_builder *nd_ad_builder(nd_ad *d);
+/* A forward value as backward code may read it here. */
+nd_value *nd_ad_use(nd_ad *d, nd_value *v);
+/* Does a gradient flow into v? */
+bool nd_ad_active(const nd_ad *d, const nd_value *v);
+/* The gradient of v gains g, summed or broadcast to v's axes first. */
+void nd_ad_add(nd_ad *d, nd_value *v, nd_value *g);
+/* Dispatch by ops.def: op's operands gain what g, its result's gradient, gives. */
+void nd_vjp(nd_ad *d, nd_op *op, nd_value *g);
+
+/* ---- print.c, parse.c, verify.c: the text form --------------------------------------- */
+
+void nd_print_type(nd_buf *b, const nd_module *m, const nd_type *t);
+void nd_print(nd_buf *b, nd_module *m);
+nd_module *nd_parse_ir(nd_ctx *c, int file);
+/* Structure, shapes, sharding: every op by its local rule. */
+bool nd_verify(nd_module *m);
+
+/* ---- eval.c: the meaning -------------------------------------------------------------- */
+
+/* A dense array in row-major order; always held as double. */
+typedef struct nd_tensor {
+    int rank;
+    int64_t dim[ND_MAX_RANK];
+    int64_t n;                       /* elements */
+    double *v;
+} nd_tensor;
+
+typedef struct nd_feed {             /* a global value for an input or param */
+    const char *name;
+    const nd_tensor *t;
+} nd_feed;
+
+typedef struct nd_eval_options {
+    bool f32;                        /* round every result to float */
+    bool training;                   /* dropout on */
+    uint64_t seed;
+    int64_t step;
+    int nfeeds;
+    const nd_feed *feeds;            /* a missing param starts from its init */
+} nd_eval_options;
+
+typedef struct nd_eval_result {
+    double loss;
+    nd_tensor **grads;               /* per m->params, global, summed; or NULL */
+    nd_tensor **outputs;             /* per m->outputs, global */
+    /* collectives run, by opcode, over all ranks' groups once each */
+    int64_t collectives[OP_COUNT];
+} nd_eval_result;
+
+/* One device if the module is not sharded; all ranks of its mesh, with the
+ * schedule if there is one, otherwise. Checks that replicas agree. */
+bool nd_eval(nd_module *m, const nd_eval_options *o, nd_eval_result *r);
+/* Initial value of a param, as the runtime makes it (random.c). */
+nd_tensor *nd_eval_init(nd_module *m, const nd_param *p, uint64_t seed);
+
+#endif

@@ -1,0 +1,65 @@
+/* op.c - ops.def as tables: names, arities, elementwise meanings. */
+#include "ir.h"
+
+#include <math.h>
+#include <string.h>
+
+const nd_op_info nd_ops[OP_COUNT] = {
+#define OP(K, name, nin, attrs, rule, vjp, eval, doc) \
+    [OP_##K] = {name, nin, attrs, doc},
+#define EW(...)
+#include "ops.def"
+#undef OP
+#undef EW
+};
+
+const nd_ew_info nd_ews[EW_COUNT] = {
+#define OP(...)
+#define EW(K, name, nin, result, c, value, vjp, doc) \
+    [EW_##K] = {name, nin, result, c, doc},
+#include "ops.def"
+#undef OP
+#undef EW
+};
+
+int nd_op_find(const char *name)
+{
+    for (int i = 0; i < OP_COUNT; i++)
+        if (strcmp(nd_ops[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+int nd_ew_find(const char *name)
+{
+    for (int i = 0; i < EW_COUNT; i++)
+        if (strcmp(nd_ews[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+double nd_ew_eval(nd_ew e, double a, double b, double c)
+{
+    (void)b;
+    (void)c;
+    switch (e) {
+#define OP(...)
+#define EW(K, name, nin, result, ctext, value, vjp, doc) \
+    case EW_##K: \
+        return value;
+#include "ops.def"
+#undef OP
+#undef EW
+    case EW_COUNT:
+        break;
+    }
+    return 0;
+}
+
+void nd_list_ops(FILE *out)
+{
+    for (int i = 0; i < OP_COUNT; i++)
+        fprintf(out, "%-16s %s\n", nd_ops[i].name, nd_ops[i].doc);
+    for (int i = 0; i < EW_COUNT; i++)
+        fprintf(out, "%-16s elementwise: %s\n", nd_ews[i].name, nd_ews[i].doc);
+}

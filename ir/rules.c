@@ -1,0 +1,450 @@
+/* rules.c - one local typing rule per op.
+ *
+ * A rule looks at the operand types alone and says the result type: axes, how
+ * each is cut, which sums are pending. On a graph without cuts this is shape
+ * inference; on a sharded one it is the proof that no collective is missing:
+ *
+ *   x: f32[batch/dp, d]  w: f32[d, ffn/tp]
+ *   contract [d] x, w     -> f32[batch/dp, ffn/tp]
+ *   h: f32[batch/dp, ffn/tp]  v: f32[ffn/tp, d]
+ *   contract [ffn] h, v   -> f32[batch/dp, d]+tp      the sum is pending
+ *
+ * Operands that share an axis must cut it alike. A pending sum passes through
+ * what is linear in it. A mesh axis appears once in a type: it cuts one axis,
+ * or a sum is pending over it.
+ */
+#include "ir.h"
+
+#include <string.h>
+
+typedef const char *rule_fn(nd_module *m, const nd_op *op, nd_type *out);
+
+static char *text(nd_module *m, const nd_type *t)
+{
+    nd_buf b = {.arena = m->ctx->arena};
+    nd_print_type(&b, m, t);
+    return b.s;
+}
+
+static const char *wrong(nd_module *m, const char *why, const nd_type *a,
+                         const nd_type *b)
+{
+    return nd_fmt(m->ctx->arena, "%s: %s and %s", why, text(m, a), text(m, b));
+}
+
+static const nd_type *in(const nd_op *op, int i)
+{
+    return &op->in[i]->type;
+}
+
+/* Copies into u the cuts of those of its axes that t has; false if u already
+ * holds another cut for one. `seen` marks the axes of u that have been set. */
+static bool merge_cuts(nd_type *u, const nd_type *t, uint32_t *seen)
+{
+    for (int i = 0; i < u->rank; i++) {
+        int j = nd_axis_at(t, u->axis[i]);
+        if (j < 0)
+            continue;
+        if (*seen >> i & 1) {
+            if (!nd_cut_eq(u->cut[i], t->cut[j]))
+                return false;
+        } else {
+            u->cut[i] = t->cut[j];
+            *seen |= 1u << i;
+        }
+    }
+    return true;
+}
+
+/* Union of two operands with agreeing cuts. */
+static const char *join(nd_module *m, const nd_type *a, const nd_type *b,
+                        nd_type *u)
+{
+    int extra = 0;
+    for (int i = 0; i < b->rank; i++)
+        extra += nd_axis_at(a, b->axis[i]) < 0;
+    if (a->rank + extra > ND_MAX_RANK)
+        return wrong(m, "too many axes together", a, b);
+    uint32_t seen = 0;
+    *u = nd_union(a, b);
+    if (!merge_cuts(u, a, &seen) || !merge_cuts(u, b, &seen))
+        return wrong(m, "a shared axis is cut in two ways", a, b);
+    return NULL;
+}
+
+static uint32_t mask_of(nd_cut c)
+{
+    uint32_t mask = 0;
+    for (int j = 0; j < c.n; j++)
+        mask |= 1u << c.m[j];
+    return mask;
+}
+
+static void drop_axis(nd_type *t, int i)
+{
+    t->rank--;
+    for (; i < t->rank; i++) {
+        t->axis[i] = t->axis[i + 1];
+        t->cut[i] = t->cut[i + 1];
+    }
+    t->axis[t->rank] = NULL;
+    t->cut[t->rank] = (nd_cut){0};
+}
+
+static const char *rule_given(nd_module *m, const nd_op *op, nd_type *out)
+{
+    (void)m;
+    *out = op->out[0]->type;
+    return NULL;
+}
+
+static const char *rule_none(nd_module *m, const nd_op *op, nd_type *out)
+{
+    (void)m;
+    (void)op;
+    (void)out;
+    return NULL;
+}
+
+static const char *rule_same(nd_module *m, const nd_op *op, nd_type *out)
+{
+    (void)m;
+    *out = *in(op, 0);
+    return NULL;
+}
+
+static const char *rule_cast(nd_module *m, const nd_op *op, nd_type *out)
+{
+    nd_dtype t = op->out[0]->type.dtype;
+    *out = *in(op, 0);
+    if (out->max || (out->sum && !(nd_is_float(t) && nd_is_float(out->dtype))))
+        return nd_fmt(m->ctx->arena, "a cast of %s before its sum is resolved",
+                      text(m, in(op, 0)));
+    out->dtype = t;
+    return NULL;
+}
+
+/* Which of `n` operands may be pending, by elementwise op: linear in it while
+ * the others stay fixed. */
+static const char *map_pending(nd_module *m, const nd_op *op, nd_type *out)
+{
+    int pending = 0, which = -1;
+    bool equal = true;
+    for (int i = 0; i < op->nin; i++) {
+        if (in(op, i)->max)
+            return "a pending maximum is used";
+        if (op->sub == EW_WHERE && i == 0 && in(op, 0)->sum)
+            return "a condition with a pending sum";
+        if (in(op, i)->sum) {
+            pending++;
+            which = i;
+        }
+    }
+    if (!pending)
+        return NULL;
+    out->sum = in(op, which)->sum;
+    for (int i = op->sub == EW_WHERE; i < op->nin; i++)
+        if (in(op, i)->sum != out->sum && !nd_is_const(op->in[i], 0))
+            equal = false;
+    switch (op->sub) {
+    case EW_NEG:
+        return NULL;
+    case EW_ADD:
+    case EW_SUB:
+    case EW_WHERE:
+        return equal ? NULL
+                     : wrong(m, "a pending sum meets a value without it",
+                             in(op, op->nin - 2), in(op, op->nin - 1));
+    case EW_MUL:
+        return pending == 1 ? NULL : "a product of two pending sums";
+    case EW_DIV:
+        return pending == 1 && which == 0 ? NULL : "division by a pending sum";
+    default:
+        return nd_fmt(m->ctx->arena, "%s of a pending sum is not linear",
+                      nd_ews[op->sub].name);
+    }
+}
+
+static const char *rule_map(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_ew_info *e = &nd_ews[op->sub];
+    if (op->nin != e->nin)
+        return nd_fmt(m->ctx->arena, "%s takes %d operands", e->name, e->nin);
+    bool logic = op->sub == EW_AND || op->sub == EW_OR || op->sub == EW_NOT;
+    int first = e->result == 's';
+    if (first && in(op, 0)->dtype != ND_BOOL)
+        return "the condition of where is not bool";
+    for (int i = first; i < op->nin; i++) {
+        if (in(op, i)->dtype != in(op, first)->dtype)
+            return wrong(m, "operands of different dtypes", in(op, first),
+                         in(op, i));
+        if (logic && in(op, i)->dtype != ND_BOOL)
+            return nd_fmt(m->ctx->arena, "%s of %s", e->name,
+                          text(m, in(op, i)));
+    }
+    *out = *in(op, 0);
+    out->sum = out->max = 0;
+    for (int i = 1; i < op->nin; i++) {
+        nd_type u;
+        const char *why = join(m, out, in(op, i), &u);
+        if (why)
+            return why;
+        *out = u;
+    }
+    out->dtype = e->result == 'b' ? ND_BOOL : in(op, first)->dtype;
+    return map_pending(m, op, out);
+}
+
+static const char *rule_rename(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int i = nd_axis_at(out, op->axes[0]);
+    if (i < 0 || nd_axis_at(out, op->to[0]) >= 0)
+        return nd_fmt(m->ctx->arena, "cannot rename %s to %s in %s",
+                      op->axes[0]->name, op->to[0]->name, text(m, out));
+    if (op->axes[0]->size != op->to[0]->size)
+        return "rename between axes of different sizes";
+    out->axis[i] = op->to[0];
+    return NULL;
+}
+
+static const char *rule_broadcast(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *x = in(op, 0);
+    *out = op->out[0]->type;
+    for (int i = 0; i < x->rank; i++) {
+        int j = nd_axis_at(out, x->axis[i]);
+        if (j < 0 || !nd_cut_eq(out->cut[j], x->cut[i]))
+            return wrong(m, "broadcast loses or cuts an axis", x, out);
+    }
+    if (x->max || (x->sum != out->sum && !nd_is_const(op->in[0], 0)))
+        return wrong(m, "broadcast changes what is pending", x, out);
+    return NULL;
+}
+
+static const char *rule_reduce(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    if (out->max || (out->sum && op->sub != RED_SUM))
+        return "a reduction over a pending value";
+    uint32_t over = 0;
+    for (int k = 0; k < op->naxes; k++) {
+        int i = nd_axis_at(out, op->axes[k]);
+        if (i < 0)
+            return nd_fmt(m->ctx->arena, "%s has no axis %s",
+                          text(m, in(op, 0)), op->axes[k]->name);
+        over |= mask_of(out->cut[i]);
+        drop_axis(out, i);
+    }
+    if (op->sub == RED_SUM)
+        out->sum |= over;
+    else if (op->sub == RED_MAX)
+        out->max = over;
+    else if (over)
+        return "a minimum over a cut axis";
+    return NULL;
+}
+
+static const char *rule_contract(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *x = in(op, 0), *y = in(op, 1);
+    const char *why = join(m, x, y, out);
+    if (why)
+        return why;
+    if (x->max || y->max || (x->sum && y->sum))
+        return wrong(m, "a product of pending values", x, y);
+    if (x->dtype != y->dtype)
+        return wrong(m, "operands of different dtypes", x, y);
+    out->sum = x->sum | y->sum;
+    for (int k = 0; k < op->naxes; k++) {
+        int i = nd_axis_at(out, op->axes[k]);
+        if (i < 0)
+            return nd_fmt(m->ctx->arena, "neither operand has the axis %s",
+                          op->axes[k]->name);
+        out->sum |= mask_of(out->cut[i]);
+        drop_axis(out, i);
+    }
+    return NULL;
+}
+
+static const char *rule_gather(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *x = in(op, 0), *ix = in(op, 1);
+    nd_type both;
+    const char *why = join(m, x, ix, &both);
+    if (why)
+        return why;
+    int a = nd_axis_at(x, op->axes[0]);
+    if (a < 0 || nd_axis_at(ix, op->axes[0]) >= 0)
+        return nd_fmt(m->ctx->arena, "cannot index axis %s of %s",
+                      op->axes[0]->name, text(m, x));
+    if (ix->dtype != ND_I32 || ix->sum || ix->max || x->max)
+        return wrong(m, "the index is not a settled i32", x, ix);
+    /* The index's own axes take the place of the indexed one. */
+    *out = (nd_type){.dtype = x->dtype, .sum = x->sum};
+    for (int i = 0; i < x->rank; i++) {
+        if (i != a) {
+            out->axis[out->rank] = x->axis[i];
+            out->cut[out->rank++] = x->cut[i];
+            continue;
+        }
+        for (int j = 0; j < ix->rank; j++)
+            if (nd_axis_at(x, ix->axis[j]) < 0) {
+                out->axis[out->rank] = ix->axis[j];
+                out->cut[out->rank++] = ix->cut[j];
+            }
+    }
+    out->sum |= mask_of(x->cut[a]);
+    return NULL;
+}
+
+static const char *rule_scatter_add(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *g = in(op, 0), *ix = in(op, 1);
+    nd_type both;
+    const char *why = join(m, g, ix, &both);
+    if (why)
+        return why;
+    *out = op->out[0]->type;
+    if (nd_axis_at(out, op->axes[0]) < 0 || ix->sum || ix->max || g->max)
+        return wrong(m, "scatter_add does not fit", g, out);
+    uint32_t sum = g->sum;
+    for (int i = 0; i < both.rank; i++) {
+        int j = nd_axis_at(out, both.axis[i]);
+        if (j < 0)
+            sum |= mask_of(both.cut[i]);
+        else if (!nd_cut_eq(both.cut[i], out->cut[j]))
+            return wrong(m, "a kept axis changes its cut", g, out);
+    }
+    out->sum = sum;
+    out->max = 0;
+    return NULL;
+}
+
+/* The body's argument types follow the operands; the yields must agree. */
+static const char *rule_repeat(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_block *b = op->body;
+    if (b->args.n != op->nin || b->yields.n < op->ncarry ||
+        b->yields.n != op->nout)
+        return "the body does not match the operands or results";
+    for (int i = 0; i < op->nin; i++) {
+        nd_type want = *in(op, i);
+        const nd_type *arg = &b->args.v[i]->type;
+        if (i >= op->ncarry) {
+            int k = nd_axis_at(&want, op->axes[0]);
+            if (k < 0)
+                return "a scanned operand lacks the repeat's axis";
+            drop_axis(&want, k);
+        }
+        if (!nd_same_axes(&want, arg) || !nd_same_cut(&want, arg))
+            return wrong(m, "operand and body argument differ", &want, arg);
+    }
+    for (int i = 0; i < op->nout; i++) {
+        const nd_type *y = &b->yields.v[i]->type;
+        out[i] = *y;
+        if (i < op->ncarry) {
+            const nd_type *arg = &b->args.v[i]->type;
+            if (!nd_same_axes(y, arg) || !nd_same_cut(y, arg))
+                return wrong(m, "a carried value changes its type", arg, y);
+            continue;
+        }
+        if (y->rank == ND_MAX_RANK)
+            return "too many axes to stack";
+        memmove(out[i].axis + 1, y->axis, sizeof *y->axis * (size_t)y->rank);
+        memmove(out[i].cut + 1, y->cut, sizeof *y->cut * (size_t)y->rank);
+        out[i].axis[0] = op->axes[0];
+        out[i].cut[0] = (nd_cut){0};
+        out[i].rank++;
+    }
+    return NULL;
+}
+
+static const char *rule_all_reduce(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    uint32_t *pending = op->sub == RED_MAX ? &out->max : &out->sum;
+    if (!op->mesh || (*pending & op->mesh) != op->mesh)
+        return nd_fmt(m->ctx->arena, "%s is not pending over what is reduced",
+                      text(m, in(op, 0)));
+    *pending &= ~op->mesh;
+    return NULL;
+}
+
+static int only_bit(uint32_t mask)
+{
+    for (int i = 0; i < ND_MAX_MESH; i++)
+        if (mask == 1u << i)
+            return i;
+    return -1;
+}
+
+static const char *rule_slice(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int i = nd_axis_at(out, op->axes[0]), k = only_bit(op->mesh);
+    if (i < 0 || k < 0 || out->cut[i].n == ND_MAX_CUT)
+        return nd_fmt(m->ctx->arena, "cannot cut %s of %s", op->axes[0]->name,
+                      text(m, out));
+    out->cut[i].m[out->cut[i].n++] = (uint8_t)k;
+    return NULL;
+}
+
+static const char *rule_reduce_scatter(nd_module *m, const nd_op *op,
+                                       nd_type *out)
+{
+    const char *why = rule_slice(m, op, out);
+    if (why)
+        return why;
+    if (!(out->sum & op->mesh))
+        return nd_fmt(m->ctx->arena, "%s is not pending over what is reduced",
+                      text(m, in(op, 0)));
+    out->sum &= ~op->mesh;
+    return NULL;
+}
+
+static const char *rule_all_gather(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int i = nd_axis_at(out, op->axes[0]), k = only_bit(op->mesh);
+    if (i < 0 || k < 0 || !out->cut[i].n ||
+        out->cut[i].m[out->cut[i].n - 1] != k)
+        return nd_fmt(m->ctx->arena, "%s is not cut last by what is gathered",
+                      text(m, in(op, 0)));
+    out->cut[i].m[--out->cut[i].n] = 0;
+    return NULL;
+}
+
+static rule_fn *const rules[OP_COUNT] = {
+#define OP(K, name, nin, attrs, rule, vjp, eval, doc) [OP_##K] = rule_##rule,
+#define EW(...)
+#include "ops.def"
+#undef OP
+#undef EW
+};
+
+/* Every mesh axis at most once: as a cut, or as pending. */
+static const char *mesh_used_once(nd_module *m, const nd_type *t)
+{
+    uint32_t seen = t->sum;
+    if (t->sum & t->max)
+        return "a mesh axis is pending twice";
+    seen |= t->max;
+    for (int i = 0; i < t->rank; i++) {
+        if (seen & mask_of(t->cut[i]))
+            return nd_fmt(m->ctx->arena, "%s uses a mesh axis twice",
+                          text(m, t));
+        seen |= mask_of(t->cut[i]);
+    }
+    return NULL;
+}
+
+const char *nd_infer(nd_module *m, const nd_op *op, nd_type *out)
+{
+    if (nd_ops[op->kind].nin >= 0 && op->nin != nd_ops[op->kind].nin)
+        return "wrong number of operands";
+    const char *why = rules[op->kind](m, op, out);
+    for (int i = 0; !why && i < op->nout; i++)
+        why = mesh_used_once(m, &out[i]);
+    return why;
+}

@@ -1,0 +1,27 @@
+/* autodiff.c - the pass around ir/autodiff.c: backward ops, then a look at
+ * which parameters received a gradient. */
+#include "passes.h"
+
+static void note_accumulate(nd_op *op, void *user)
+{
+    nd_module *m = user;
+    if (op->kind != OP_ACCUM)
+        return;
+    m->params.v[nd_param_index(m, op->name)]->value->mark = 1;
+}
+
+bool pass_autodiff(nd_module *m, const nd_options *o)
+{
+    (void)o;
+    if (!nd_autodiff(m))
+        return false;
+    for (int i = 0; i < m->params.n; i++)
+        m->params.v[i]->value->mark = 0;
+    nd_walk(m->step, note_accumulate, m);
+    for (int i = 0; m->loss && i < m->params.n; i++)
+        if (!m->params.v[i]->value->mark && !m->params.v[i]->frozen)
+            nd_warning(m->ctx, m->params.v[i]->loc,
+                       "parameter `%s` receives no gradient",
+                       m->params.v[i]->name);
+    return true;
+}

@@ -1,0 +1,253 @@
+/* batch.c - what is per row along the sample axis, what sums over rows, what
+ * depends on inputs alone.
+ *
+ * 1. Reductions over the sample axis that depend on inputs alone (a count of
+ *    unmasked targets) are hoisted: they run once per step on the whole global
+ *    batch, phase PRE, so a microbatch is divided by the global count.
+ *
+ *      %n = reduce sum [batch, seq] %mask    ->   pre %n = ...
+ *
+ * 2. With more than one microbatch, the loss must be a sum over rows scaled by
+ *    something that is known beforehand. Each value is classed
+ *
+ *      KNOWN  has no rows: parameters, constants, hoisted values
+ *      ROWS   has the sample axis, row i depends on row i alone
+ *      SUM    a sum over rows: only linear ops may follow
+ *
+ *    and what fits none of them is refused, naming the value.
+ */
+#include "passes.h"
+
+typedef enum { KNOWN, ROWS, SUM, MIXED } row_class;
+
+static bool has(const nd_value *v, const nd_axis *a)
+{
+    return nd_axis_at(&v->type, a) >= 0;
+}
+
+/* ---- 1. hoisting ---------------------------------------------------------------- */
+
+static bool reduces_over(const nd_op *op, const nd_axis *a)
+{
+    if (op->kind != OP_REDUCE && op->kind != OP_CONTRACT &&
+        op->kind != OP_GATHER)
+        return false;
+    for (int i = 0; i < op->naxes; i++)
+        if (op->axes[i] == a)
+            return true;
+    return false;
+}
+
+/* A PRE twin of a free value; marks (index + 1) remember the twins. */
+typedef struct hoist {
+    nd_builder b;
+    ND_VEC(nd_value *) twin;
+} hoist;
+
+static nd_value *twin_of(hoist *h, nd_value *v)
+{
+    nd_arena *a = h->b.m->ctx->arena;
+    if (v->def->kind == OP_INPUT || v->def->phase == PH_PRE)
+        return v;
+    if (v->mark)
+        return h->twin.v[v->mark - 1];
+    nd_value **in = ND_NEWN(a, nd_value *, v->def->nin);
+    for (int i = 0; i < v->def->nin; i++)
+        in[i] = twin_of(h, v->def->in[i]);
+    nd_value *t = nd_clone(&h->b, v->def, in)->out[v->index];
+    ND_PUSH(a, &h->twin, t);
+    v->mark = h->twin.n;
+    return t;
+}
+
+/* Free, without rows, and made from something already hoisted. */
+static bool follows_hoisted(const nd_op *op, const nd_axis *sample)
+{
+    bool hoisted = false;
+    if (op->nout != 1 || has(op->out[0], sample) || !nd_is_free(op->out[0]))
+        return false;
+    for (int i = 0; i < op->nin; i++) {
+        if (has(op->in[i], sample))
+            return false;
+        hoisted |= op->in[i]->def->phase == PH_PRE &&
+                   op->in[i]->def->kind != OP_INPUT;
+    }
+    return hoisted;
+}
+
+static void clear_marks(nd_op *op, void *user)
+{
+    (void)user;
+    for (int i = 0; i < op->nout; i++)
+        op->out[i]->mark = 0;
+}
+
+static void hoist_globals(nd_module *m)
+{
+    hoist h = {.b = {.m = m, .block = m->step, .phase = PH_PRE}};
+    nd_walk(m->step, clear_marks, NULL);
+    for (int i = 0; i < m->step->ops.n; i++) {
+        nd_op *op = m->step->ops.v[i];
+        if (op->kind == OP_INPUT)
+            op->phase = PH_PRE;
+        if (op->phase == PH_PRE || op->nout != 1)
+            continue;
+        bool root = reduces_over(op, m->sample) && nd_is_free(op->out[0]);
+        if (!root && !follows_hoisted(op, m->sample))
+            continue;
+        h.b.at = i;
+        h.b.loc = op->loc;
+        h.b.path = op->path;
+        nd_value *t = twin_of(&h, op->out[0]);
+        i = h.b.at;
+        nd_replace_uses(m, op->out[0], t);
+    }
+    nd_dce(m);
+}
+
+/* ---- 2. classes -------------------------------------------------------------------- */
+
+static void set_class(nd_value *v, row_class c)
+{
+    v->mark = c;
+}
+
+static row_class class_of(const nd_value *v)
+{
+    return (row_class)v->mark;
+}
+
+static bool refuse(nd_module *m, const nd_op *op, const nd_value *v,
+                   const char *why)
+{
+    nd_error(m->ctx, op->loc,
+             "microbatches = %d would change the result: %s",
+             m->plan.microbatches, why);
+    if (v && v->def)
+        nd_note(m->ctx, v->def->loc, "`%s` is made here", v->name);
+    nd_note(m->ctx, m->plan.micro_loc,
+            "the batch is cut in time here; use microbatches = 1, or make the "
+            "loss a sum over rows of `%s`", m->sample->name);
+    return false;
+}
+
+static bool linear_in_sums(const nd_op *op)
+{
+    int sums = 0, known = 0;
+    for (int i = 0; i < op->nin; i++) {
+        sums += class_of(op->in[i]) == SUM;
+        known += class_of(op->in[i]) == KNOWN;
+    }
+    switch (op->kind) {
+    case OP_CAST:
+    case OP_RENAME:
+    case OP_BROADCAST:
+    case OP_STOP_GRAD:
+        return true;
+    case OP_REDUCE:
+        return op->sub == RED_SUM;
+    case OP_CONTRACT:
+        return sums == 1 && known == 1;
+    case OP_MAP:
+        if (op->sub == EW_ADD || op->sub == EW_SUB)
+            return sums == 2;
+        if (op->sub == EW_MUL)
+            return sums == 1 && known == 1;
+        if (op->sub == EW_DIV)
+            return class_of(op->in[0]) == SUM && known == 1;
+        return op->sub == EW_NEG;
+    default:
+        return false;
+    }
+}
+
+static bool classify_block(nd_module *m, nd_block *b);
+
+static bool classify_repeat(nd_module *m, nd_op *op)
+{
+    nd_block *body = op->body;
+    for (int i = 0; i < op->nin; i++)
+        set_class(body->args.v[i], class_of(op->in[i]));
+    if (!classify_block(m, body))
+        return false;
+    for (int i = 0; i < op->nout; i++) {
+        row_class c = class_of(body->yields.v[i]);
+        /* A carried zero may turn into a sum over rows, e.g. a balance loss. */
+        if (i < op->ncarry && c != class_of(op->in[i])) {
+            if (!nd_is_const(op->in[i], 0))
+                return refuse(m, op, body->yields.v[i],
+                              "a carried value mixes sums over rows with "
+                              "values that are not");
+            set_class(body->args.v[i], c);
+            set_class(op->in[i], c);
+            if (!classify_block(m, body))
+                return false;
+        }
+        set_class(op->out[i], c);
+    }
+    return true;
+}
+
+static bool classify_op(nd_module *m, nd_op *op)
+{
+    if (op->kind == OP_REPEAT)
+        return classify_repeat(m, op);
+    nd_value *sum = NULL;
+    bool rows = false;
+    for (int i = 0; i < op->nin; i++) {
+        if (class_of(op->in[i]) == SUM)
+            sum = op->in[i];
+        rows |= has(op->in[i], m->sample);
+    }
+    if (op->nout == 0)
+        return true;
+    nd_value *out = op->out[0];
+    if (sum) {
+        set_class(out, SUM);
+        if (rows || !linear_in_sums(op))
+            return refuse(m, op, sum,
+                          nd_fmt(m->ctx->arena,
+                                 "`%s` sums over rows of the batch and is then "
+                                 "used by `%s`, which is not linear in it",
+                                 sum->name,
+                                 op->kind == OP_MAP ? nd_ews[op->sub].name
+                                                    : nd_ops[op->kind].name));
+        return true;
+    }
+    set_class(out, has(out, m->sample) ? ROWS : KNOWN);
+    if (!reduces_over(op, m->sample))
+        return true;
+    set_class(out, SUM);
+    if (op->kind == OP_CONTRACT || (op->kind == OP_REDUCE && op->sub == RED_SUM))
+        return true;
+    return refuse(m, op, out,
+                  nd_fmt(m->ctx->arena, "`%s` along `%s` sees all rows",
+                         nd_ops[op->kind].name, m->sample->name));
+}
+
+static bool classify_block(nd_module *m, nd_block *b)
+{
+    for (int i = 0; i < b->ops.n; i++) {
+        nd_op *op = b->ops.v[i];
+        if (op->phase == PH_FWD && !classify_op(m, op))
+            return false;
+        if (op->phase == PH_PRE && op->nout)
+            set_class(op->out[0], has(op->out[0], m->sample) ? ROWS : KNOWN);
+    }
+    return true;
+}
+
+bool pass_batch(nd_module *m, const nd_options *o)
+{
+    (void)o;
+    if (m->sample)
+        hoist_globals(m);
+    if (!m->sample || m->plan.microbatches == 1)
+        return true;
+    if (!classify_block(m, m->step))
+        return false;
+    if (m->loss && class_of(m->loss) != SUM)
+        return refuse(m, m->loss->def, m->loss,
+                      "the loss is not a sum over rows of the batch");
+    return true;
+}

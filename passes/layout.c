@@ -1,0 +1,374 @@
+/* layout.c - how values lie in memory: extents, strides, views.
+ *
+ * A view op (slice, rename, broadcast, stop_gradient, a scanned argument)
+ * moves nothing; nd_ref_of follows it to the root and composes strides:
+ *
+ *   param "layers.q.w" f32[layers, d, heads, head]   scanned at iteration l
+ *     -> weight + l * 147456, strides d 384, heads 64, head 1
+ *   slice [batch] over micro %tokens
+ *     -> tokens + (off[batch/(dp,micro)] - off[batch/dp]) * 256
+ */
+#include "passes.h"
+
+#include <string.h>
+
+/* ---- extents ------------------------------------------------------------------ */
+
+static bool is_piped(const nd_module *m, const nd_axis *a, nd_cut cut)
+{
+    return m->plan.pipe_axis == a && cut.n == 0 && m->program &&
+           m->program->nstages > 1;
+}
+
+static void measure(const nd_module *m, nd_ext *e)
+{
+    if (e->piped) {
+        const nd_program *p = m->program;
+        e->fixed = p->stage[0].hi - p->stage[0].lo;
+        for (int s = 0; s < p->nstages; s++) {
+            int64_t n = p->stage[s].hi - p->stage[s].lo;
+            e->max = n > e->max ? n : e->max;
+            if (n != e->fixed)
+                e->fixed = -1;
+        }
+        return;
+    }
+    int64_t parts = 1;
+    for (int j = 0; j < e->cut.n; j++)
+        parts *= m->mesh.size[e->cut.m[j]];
+    e->max = nd_extent_max(&m->mesh, e->axis->size, e->cut);
+    e->fixed = e->axis->size % parts == 0 ? e->max : -1;
+}
+
+static int intern(nd_code *c, nd_axis *a, nd_cut cut)
+{
+    nd_ext e = {.axis = a, .cut = cut, .piped = is_piped(c->m, a, cut)};
+    for (int i = 0; i < c->exts.n; i++)
+        if (c->exts.v[i].axis == a && nd_cut_eq(c->exts.v[i].cut, cut))
+            return i;
+    measure(c->m, &e);
+    ND_PUSH(c->a, &c->exts, e);
+    return c->exts.n - 1;
+}
+
+int nd_ext_of(nd_code *c, const nd_type *t, int i)
+{
+    return intern(c, t->axis[i], t->cut[i]);
+}
+
+bool nd_ext_whole(const nd_code *c, int ext)
+{
+    const nd_ext *e = &c->exts.v[ext];
+    if (e->piped)
+        return false;
+    for (int j = 0; j < e->cut.n; j++)
+        if (c->m->mesh.size[e->cut.m[j]] > 1)
+            return false;
+    return true;
+}
+
+/* ---- lengths -------------------------------------------------------------------- */
+
+void nd_len_mul(const nd_code *c, nd_len *l, int ext)
+{
+    const nd_ext *e = &c->exts.v[ext];
+    if (e->fixed >= 0)
+        l->k *= e->fixed;
+    else
+        l->ext[l->n++] = ext;
+}
+
+bool nd_len_fixed(const nd_code *c, const nd_len *l)
+{
+    (void)c;
+    return l->n == 0;
+}
+
+int64_t nd_len_max(const nd_code *c, const nd_len *l)
+{
+    int64_t n = l->k;
+    for (int i = 0; i < l->n; i++)
+        n *= c->exts.v[l->ext[i]].max;
+    return n;
+}
+
+bool nd_len_eq(const nd_len *a, const nd_len *b)
+{
+    return a->k == b->k && a->n == b->n &&
+           memcmp(a->ext, b->ext, sizeof *a->ext * (size_t)a->n) == 0;
+}
+
+/* ---- roots ------------------------------------------------------------------------- */
+
+/* Strides of the last `n` axes: packed by own lengths, or by the largest. */
+static void set_strides(nd_code *c, nd_ref *r, int from, bool largest)
+{
+    nd_len s = {.k = 1};
+    for (int i = r->rank - 1; i >= from; i--) {
+        r->stride[i] = s;
+        if (largest)
+            s.k *= c->exts.v[r->ext[i]].max;
+        else
+            nd_len_mul(c, &s, r->ext[i]);
+    }
+}
+
+static nd_ref shaped(nd_code *c, const nd_type *t)
+{
+    nd_ref r = {.dtype = t->dtype, .rank = t->rank};
+    for (int i = 0; i < t->rank; i++) {
+        r.axis[i] = t->axis[i];
+        r.ext[i] = nd_ext_of(c, t, i);
+    }
+    return r;
+}
+
+static int64_t spread_of(const nd_code *c, const nd_ref *r, int from)
+{
+    int64_t n = 1;
+    for (int i = from; i < r->rank; i++)
+        n *= c->exts.v[r->ext[i]].max;
+    return n;
+}
+
+/* What a repeat stacks, maybe inside another: how many leading axes count
+ * iterations. */
+static int stacked_axes(const nd_value *v)
+{
+    int n = 0;
+    while (v->def && v->def->kind == OP_REPEAT &&
+           v->index >= v->def->ncarry) {
+        n++;
+        v = v->def->body->yields.v[v->index];
+    }
+    return n;
+}
+
+static nd_ref buffer(nd_code *c, const nd_value *v)
+{
+    nd_ref r = shaped(c, &v->type);
+    r.root = AT_BUFFER;
+    r.value = v;
+    bool given = v->def && v->def->kind == OP_INPUT;
+    int stacked = stacked_axes(v);
+    set_strides(c, &r, stacked, given);
+    int64_t step = (spread_of(c, &r, stacked) + 15) & ~(int64_t)15;
+    for (int i = stacked - 1; i >= 0; i--) {
+        r.stride[i] = (nd_len){.k = step};
+        step *= c->exts.v[r.ext[i]].max;
+    }
+    return r;
+}
+
+static void drop(nd_ref *r, int i)
+{
+    r->rank--;
+    for (; i < r->rank; i++) {
+        r->axis[i] = r->axis[i + 1];
+        r->ext[i] = r->ext[i + 1];
+        r->stride[i] = r->stride[i + 1];
+    }
+}
+
+static int axis_at(const nd_ref *r, const nd_axis *a)
+{
+    for (int i = 0; i < r->rank; i++)
+        if (r->axis[i] == a)
+            return i;
+    return -1;
+}
+
+/* Fixes the repeat's axis at the current iteration. */
+static void at_iteration(nd_ref *r, nd_op *repeat)
+{
+    int i = axis_at(r, repeat->axes[0]);
+    if (i < 0)
+        return;
+    r->term[r->nterms++] =
+        (nd_term){.repeat = repeat, .base = r->ext[i], .stride = r->stride[i]};
+    drop(r, i);
+}
+
+/* ---- views --------------------------------------------------------------------------- */
+
+nd_value *nd_kept_carry(const nd_op *repeat, int i)
+{
+    const nd_block *b = repeat->body;
+    for (int j = repeat->ncarry; j < b->yields.n; j++)
+        if (b->yields.v[j] == b->args.v[i])
+            return repeat->out[j];
+    return NULL;
+}
+
+static bool ref_of_arg(nd_code *c, const nd_value *v, nd_ref *r)
+{
+    nd_op *repeat = v->owner->parent;
+    if (v->index < repeat->ncarry) {
+        *r = buffer(c, v);
+        r->root = AT_CARRY_IN;
+        return true;
+    }
+    if (!nd_ref_of(c, repeat->in[v->index], r))
+        return false;
+    at_iteration(r, repeat);
+    return true;
+}
+
+/* A value that a body makes and yields lies in the repeat's result. */
+static bool ref_of_yield(nd_code *c, const nd_value *v, int yield, nd_ref *r)
+{
+    nd_op *repeat = nd_block_of(v)->parent;
+    if (yield < repeat->ncarry) {
+        *r = buffer(c, v);
+        r->root = AT_CARRY_OUT;
+        r->value = repeat->body->args.v[yield];
+        return true;
+    }
+    if (!nd_ref_of(c, repeat->out[yield], r))
+        return false;
+    at_iteration(r, repeat);
+    return true;
+}
+
+static void cut_piece(nd_code *c, const nd_op *slice, nd_ref *r)
+{
+    int i = axis_at(r, slice->axes[0]);
+    const nd_type *t = &slice->out[0]->type;
+    int ext = nd_ext_of(c, t, nd_axis_at(t, slice->axes[0]));
+    r->term[r->nterms++] = (nd_term){.ext = ext, .base = r->ext[i],
+                                     .stride = r->stride[i]};
+    r->ext[i] = ext;
+}
+
+static void repeat_along(nd_code *c, const nd_op *op, nd_ref *r)
+{
+    nd_ref wide = shaped(c, &op->out[0]->type);
+    for (int i = 0; i < wide.rank; i++) {
+        int j = axis_at(r, wide.axis[i]);
+        wide.stride[i] = j < 0 ? (nd_len){0} : r->stride[j];
+    }
+    r->rank = wide.rank;
+    memcpy(r->axis, wide.axis, sizeof r->axis);
+    memcpy(r->ext, wide.ext, sizeof r->ext);
+    memcpy(r->stride, wide.stride, sizeof r->stride);
+}
+
+static bool ref_of_view(nd_code *c, const nd_value *v, nd_ref *r)
+{
+    const nd_op *op = v->def;
+    if (!nd_ref_of(c, op->in[0], r))
+        return false;
+    if (op->kind == OP_SLICE)
+        cut_piece(c, op, r);
+    else if (op->kind == OP_BROADCAST)
+        repeat_along(c, op, r);
+    else if (op->kind == OP_RENAME) {
+        int i = axis_at(r, op->axes[0]);
+        r->axis[i] = op->to[0];
+        r->ext[i] = nd_ext_of(c, &v->type, nd_axis_at(&v->type, op->to[0]));
+    }
+    return true;
+}
+
+static nd_ref param_ref(nd_code *c, nd_param *p, nd_root root)
+{
+    nd_ref r = shaped(c, &p->value->type);
+    r.root = root;
+    r.param = p;
+    set_strides(c, &r, 0, true);
+    return r;
+}
+
+bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r)
+{
+    nd_class k = nd_class_of(c, v);
+    if (k == V_INLINE)
+        return false;
+    if (!v->def)
+        return ref_of_arg(c, v, r);
+    if (v->def->kind == OP_PARAM) {
+        *r = param_ref(c, nd_param_of(c->m, v), AT_WEIGHT);
+        return true;
+    }
+    if (k == V_VIEW)
+        return ref_of_view(c, v, r);
+    const nd_vinfo *info = nd_info(c, v);
+    if (info->alias)
+        return nd_ref_of(c, info->alias, r);
+    if (info->yield >= 0)
+        return ref_of_yield(c, v, info->yield, r);
+    *r = buffer(c, v);
+    return true;
+}
+
+/* ---- gradients ------------------------------------------------------------------------ */
+
+nd_value *nd_accum_source(const nd_op *accum)
+{
+    nd_value *v = accum->in[0];
+    while (v->def && (v->def->kind == OP_RENAME ||
+                      (v->def->kind == OP_STOP_GRAD && !nd_is_copy(v->def))))
+        v = v->def->in[0];
+    return v;
+}
+
+nd_ref nd_grad_ref(nd_code *c, const nd_op *accum)
+{
+    nd_param *p = NULL;
+    for (int i = 0; i < c->m->params.n; i++)
+        if (strcmp(c->m->params.v[i]->name, accum->name) == 0)
+            p = c->m->params.v[i];
+    nd_ref r = param_ref(c, p, AT_GRAD);
+    for (nd_block *b = accum->block; p->layer && b->parent;
+         b = b->parent->block)
+        if (b->parent->axes[0] == p->layer &&
+            nd_axis_at(&accum->in[0]->type, p->layer) < 0)
+            at_iteration(&r, b->parent);
+    for (nd_value *v = accum->in[0]; v != nd_accum_source(accum);
+         v = v->def->in[0])
+        if (v->def->kind == OP_RENAME)
+            r.axis[axis_at(&r, v->def->to[0])] = v->def->axes[0];
+    return r;
+}
+
+bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r)
+{
+    const nd_vinfo *info = nd_info(c, v);
+    if (info->accum) {
+        *r = nd_grad_ref(c, info->accum);
+        return true;
+    }
+    return nd_ref_of(c, v, r);
+}
+
+/* ---- questions ------------------------------------------------------------------------- */
+
+bool nd_is_packed(const nd_code *c, const nd_ref *r)
+{
+    nd_len s = {.k = 1};
+    for (int i = r->rank - 1; i >= 0; i--) {
+        if (c->exts.v[r->ext[i]].fixed != 1 && !nd_len_eq(&r->stride[i], &s))
+            return false;
+        nd_len_mul(c, &s, r->ext[i]);
+    }
+    return true;
+}
+
+nd_len nd_numel_local(nd_code *c, const nd_ref *r)
+{
+    nd_len n = {.k = 1};
+    for (int i = 0; i < r->rank; i++)
+        nd_len_mul(c, &n, r->ext[i]);
+    return n;
+}
+
+size_t nd_bytes_max(nd_code *c, const nd_value *v)
+{
+    nd_ref r = buffer(c, v);
+    int64_t n = spread_of(c, &r, 0);
+    int stacked = stacked_axes(v);
+    if (stacked)
+        n = nd_len_max(c, &r.stride[0]) * c->exts.v[r.ext[0]].max;
+    size_t bytes = (size_t)n * nd_dtype_size(v->type.dtype);
+    return (bytes + 63) & ~(size_t)63;
+}

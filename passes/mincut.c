@@ -1,0 +1,126 @@
+/* mincut.c - the cheapest set of nodes that separates a source from the sink.
+ *
+ * Node v is split into an entry and an exit joined by an edge of its weight;
+ * an edge u -> v says that v can be made from u. Augmenting paths by breadth
+ * first search (Edmonds and Karp, 1972). Among the cheapest cuts the one
+ * nearest to the sink is taken, so that the least is computed again.
+ */
+#include "passes.h"
+
+#include <string.h>
+
+typedef struct edge {
+    int to, next;                    /* next edge out of the same end */
+    int64_t room;                    /* residual capacity; e ^ 1 is its twin */
+} edge;
+
+struct nd_mincut {
+    nd_arena *arena;
+    int ends;                        /* 2 per node, then source and sink */
+    int *first;
+    ND_VEC(edge) edges;
+};
+
+#define UNBOUNDED (INT64_MAX / 4)
+
+nd_mincut *nd_mincut_new(nd_arena *a, int nodes)
+{
+    nd_mincut *c = ND_NEW(a, nd_mincut);
+    c->arena = a;
+    c->ends = 2 * nodes + 2;
+    c->first = ND_NEWN(a, int, c->ends);
+    memset(c->first, -1, sizeof *c->first * (size_t)c->ends);
+    return c;
+}
+
+static void one_way(nd_mincut *c, int from, int to, int64_t room)
+{
+    edge e = {to, c->first[from], room};
+    c->first[from] = c->edges.n;
+    ND_PUSH(c->arena, &c->edges, e);
+}
+
+static void join(nd_mincut *c, int from, int to, int64_t room)
+{
+    one_way(c, from, to, room);
+    one_way(c, to, from, 0);
+}
+
+void nd_mincut_node(nd_mincut *c, int v, int64_t weight)
+{
+    join(c, 2 * v, 2 * v + 1, weight);
+}
+
+void nd_mincut_edge(nd_mincut *c, int u, int v)
+{
+    join(c, 2 * u + 1, 2 * v, UNBOUNDED);
+}
+
+void nd_mincut_source(nd_mincut *c, int v)
+{
+    join(c, c->ends - 2, 2 * v, UNBOUNDED);
+}
+
+void nd_mincut_sink(nd_mincut *c, int v)
+{
+    join(c, 2 * v + 1, c->ends - 1, UNBOUNDED);
+}
+
+/* Breadth first from the source; via[x] is the edge that reached x. */
+static bool find_path(nd_mincut *c, int *via, int *queue)
+{
+    memset(via, -1, sizeof *via * (size_t)c->ends);
+    int head = 0, tail = 0, source = c->ends - 2;
+    queue[tail++] = source;
+    while (head < tail) {
+        int x = queue[head++];
+        for (int e = c->first[x]; e >= 0; e = c->edges.v[e].next) {
+            int y = c->edges.v[e].to;
+            if (!c->edges.v[e].room || via[y] >= 0 || y == source)
+                continue;
+            via[y] = e;
+            if (y == c->ends - 1)
+                return true;
+            queue[tail++] = y;
+        }
+    }
+    return false;
+}
+
+static void augment(nd_mincut *c, const int *via)
+{
+    int64_t room = UNBOUNDED;
+    int sink = c->ends - 1, source = c->ends - 2;
+    for (int x = sink; x != source; x = c->edges.v[via[x] ^ 1].to)
+        if (c->edges.v[via[x]].room < room)
+            room = c->edges.v[via[x]].room;
+    for (int x = sink; x != source; x = c->edges.v[via[x] ^ 1].to) {
+        c->edges.v[via[x]].room -= room;
+        c->edges.v[via[x] ^ 1].room += room;
+    }
+}
+
+void nd_mincut_solve(nd_mincut *c, bool *kept)
+{
+    int *via = ND_NEWN(c->arena, int, c->ends);
+    int *queue = ND_NEWN(c->arena, int, c->ends);
+    while (find_path(c, via, queue))
+        augment(c, via);
+    /* Backwards from the sink along edges that still have room. */
+    bool *reaches = ND_NEWN(c->arena, bool, c->ends);
+    int head = 0, tail = 0;
+    queue[tail++] = c->ends - 1;
+    reaches[c->ends - 1] = true;
+    while (head < tail) {
+        int x = queue[head++];
+        for (int e = c->first[x]; e >= 0; e = c->edges.v[e].next) {
+            int y = c->edges.v[e].to;
+            if (c->edges.v[e ^ 1].room && !reaches[y]) {
+                reaches[y] = true;
+                queue[tail++] = y;
+            }
+        }
+    }
+    for (int v = 0; 2 * v + 2 < c->ends; v++)
+        kept[v] = reaches[2 * v + 1] && !reaches[2 * v];
+}

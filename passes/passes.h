@@ -1,0 +1,283 @@
+/* passes.h - graph to graph, in the order of passes.def, then the two plans
+ * that the code generator prints: kernels (fuse) and memory (memplan).
+ *
+ * A pass returns false only after it reported an error. It may rely on the
+ * state bits that passes.def requires, and the verifier accepts its result.
+ */
+#ifndef ND_PASSES_H
+#define ND_PASSES_H
+
+#include "../ir/ir.h"
+
+typedef struct nd_options {
+    const char *dump_after;          /* pass name, "all", or NULL */
+    bool verify_each;                /* on in tests */
+    FILE *dump_to;
+} nd_options;
+
+/* ---- runner.c -------------------------------------------------------------- */
+
+/* Runs the whole table; stops at the first pass that fails. */
+bool nd_run_passes(nd_module *m, const nd_options *o);
+/* Runs up to and including the pass `last` (NULL: all). */
+bool nd_run_until(nd_module *m, const nd_options *o, const char *last);
+void nd_list_passes(FILE *out);
+
+/* ---- the passes -------------------------------------------------------------- */
+
+bool pass_autodiff(nd_module *m, const nd_options *o);
+bool pass_simplify(nd_module *m, const nd_options *o);
+bool pass_batch(nd_module *m, const nd_options *o);
+bool pass_shard(nd_module *m, const nd_options *o);
+bool pass_recompute(nd_module *m, const nd_options *o);
+bool pass_pipeline(nd_module *m, const nd_options *o);
+bool pass_schedule(nd_module *m, const nd_options *o);
+
+/* ---- mincut.c ------------------------------------------------------------------ */
+
+typedef struct nd_mincut nd_mincut;
+nd_mincut *nd_mincut_new(nd_arena *a, int nodes);
+void nd_mincut_node(nd_mincut *c, int v, int64_t weight);  /* cost of cutting */
+void nd_mincut_edge(nd_mincut *c, int u, int v);
+void nd_mincut_source(nd_mincut *c, int v);
+void nd_mincut_sink(nd_mincut *c, int v);
+/* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
+void nd_mincut_solve(nd_mincut *c, bool *kept);
+
+/* ---- schedule.c ---------------------------------------------------------------- */
+
+/* The compute order (ACT_F, ACT_B) of each of p stages for m microbatches.
+ * GPipe: Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-
+ * Flush. `out[s]` receives 2m actions from the arena. */
+void nd_schedule_order(nd_arena *a, nd_sched_kind k, int p, int m,
+                       nd_action **out);
+/* Draws the timeline: a row per stage, a column per slot. */
+void nd_schedule_draw(nd_buf *b, const nd_module *m);
+/* Idle slots over all slots of all stages, between 0 and 1. */
+double nd_schedule_bubble(const nd_module *m);
+
+/* ---- cost.c ---------------------------------------------------------------------- */
+
+double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
+/* Bytes that one rank sends for this collective op, ring algorithm. */
+double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
+
+/* ---- layout.c: how values lie in memory ------------------------------------------- */
+
+/* One way to cut one axis; `X_batch_dp` in generated code. */
+typedef struct nd_ext {
+    nd_axis *axis;
+    nd_cut cut;
+    bool piped;                      /* a stage's iterations [lo, hi) */
+    int64_t fixed;                   /* the length, if every rank's; or -1 */
+    int64_t max;
+} nd_ext;
+
+/* k * n[ext[0]] * n[ext[1]] ... elements. */
+typedef struct nd_len {
+    int64_t k;
+    int n;
+    int ext[ND_MAX_RANK];
+} nd_len;
+
+/* A summand of an address: (l - off[base]) * stride at iteration l of
+ * `repeat`, or (off[ext] - off[base]) * stride for a piece of an axis. */
+typedef struct nd_term {
+    nd_op *repeat;
+    int ext, base;
+    nd_len stride;
+} nd_term;
+
+typedef enum {
+    AT_BUFFER,                       /* the place of `value` */
+    AT_WEIGHT, AT_GRAD,              /* of `param` */
+    AT_CARRY_IN, AT_CARRY_OUT        /* of body argument `value`, this iteration */
+} nd_root;
+
+/* A view: a root and, per axis, a stride in elements.
+ *
+ * Activations are packed by the rank's own lengths, so that collectives and
+ * messages take them as they are. Parameters, gradients, inputs and outputs
+ * are spaced by the largest length of each axis, as ndrt.h wants them. What a
+ * repeat stacks lies iteration after iteration, each spaced for the largest
+ * rank. */
+typedef struct nd_ref {
+    nd_root root;
+    const nd_value *value;
+    nd_param *param;
+    nd_dtype dtype;
+    int rank;
+    nd_axis *axis[ND_MAX_RANK];
+    int ext[ND_MAX_RANK];
+    nd_len stride[ND_MAX_RANK];
+    int nterms;
+    nd_term term[2 * ND_MAX_RANK];
+} nd_ref;
+
+/* ---- fuse.c, fuse_loop.c, fuse_uses.c: ops of one block -> kernels ------------------- */
+
+typedef enum {
+    K_LOOP,                          /* a generated loop nest */
+    K_GEMM,                          /* one contract */
+    K_COMM,                          /* one collective */
+    K_REPEAT                         /* a repeat; its body has its own list */
+} nd_kernel_kind;
+
+/* An op inside a loop nest. A row op runs once per point of the outer axes,
+ * before the pass over the inner axes that `pass` names; any other op runs
+ * inside passes, first in `pass`. */
+typedef struct nd_node {
+    nd_op *op;
+    bool row;
+    int pass;
+    bool stored;                     /* the result reaches memory */
+    bool keep;                       /* a row of it is kept for later passes */
+    bool fold;                       /* a reduce whose result is a row value */
+    bool add;                        /* adds to memory: reduce over outer axes,
+                                        scatter_add, accumulate */
+} nd_node;
+
+/* Outer axes, then `npasses` passes over the inner axes. */
+typedef struct nd_kernel {
+    nd_kernel_kind kind;
+    const char *name;                /* "attn_softmax_fwd", unique */
+    int index;                       /* position in its list */
+    nd_phase phase;
+    nd_loc loc;
+    ND_VEC(nd_node) nodes;           /* one, unless K_LOOP */
+    nd_op *op;                       /* the op that gave the name */
+    int nouter, ninner;              /* ninner 0: no axes at all */
+    int outer[ND_MAX_RANK], inner[ND_MAX_RANK];          /* extents */
+    nd_axis *outer_axis[ND_MAX_RANK], *inner_axis[ND_MAX_RANK];
+    bool split;                      /* while fusing: inner is decided */
+    int npasses;
+    struct nd_kernels *body;         /* K_REPEAT */
+} nd_kernel;
+
+typedef struct nd_kernels {
+    nd_block *block;                 /* the body, or NULL for a stage's list */
+    ND_VEC(nd_kernel *) v;
+} nd_kernels;
+
+/* What becomes of a value in generated code. */
+typedef enum {
+    V_MEMORY,                        /* lies in memory by its nature */
+    V_LOOP,                          /* made in a loop nest */
+    V_VIEW,                          /* other strides on another value */
+    V_INLINE                         /* an expression, computed at each use */
+} nd_class;
+
+typedef struct nd_vinfo {
+    nd_value *v;
+    nd_class cls;
+    int size;                        /* ops in its expression, if inline */
+    bool hard;                       /* something reads it from memory */
+    int nuses;                       /* operands, yields, messages, outputs */
+    ND_VEC(nd_op *) users;           /* ops that are neither view nor inline */
+    nd_value *alias;                 /* lies where this value lies */
+    nd_op *accum;                    /* it only goes into this accumulate */
+    int yield;                       /* the body's yield it is written as; -1 */
+    nd_kernel *kernel;               /* where it is made, in the list at hand */
+} nd_vinfo;
+
+/* ---- memplan.c: a place for every buffer ---------------------------------------------- */
+
+/* Where a buffer lives: base + slot * slot_stride bytes into the arena. */
+typedef struct nd_place {
+    const nd_value *value;
+    size_t base, bytes;
+    size_t slot_stride;              /* 0: one copy for all microbatches */
+} nd_place;
+
+typedef struct nd_bucket {
+    ND_VEC(nd_param *) params;
+    ND_VEC(size_t) at;               /* float offset of each in the bucket */
+    size_t n;                        /* floats, padded */
+    uint32_t sum, cut, zero, stages;
+    bool decay, frozen;
+} nd_bucket;
+
+typedef struct nd_bucket_place {
+    int bucket;
+    size_t weights, grads, state1, state2;
+} nd_bucket_place;
+
+typedef struct nd_stage_mem {
+    size_t arena_bytes;
+    /* parts of it, for the report */
+    size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
+        temp_bytes;
+    size_t loss;                     /* the float, or (size_t)-1 */
+    ND_VEC(nd_bucket_place) buckets;
+    ND_VEC(nd_place) places;         /* ascending by the value's number */
+} nd_stage_mem;
+
+typedef struct nd_memplan {
+    ND_VEC(nd_bucket) buckets;
+    nd_stage_mem *stage;
+} nd_memplan;
+
+/* ---- code.c: everything the emitters and the report read ------------------------------- */
+
+typedef struct nd_stage_code {
+    nd_kernels pre, fwd, bwd;
+} nd_stage_code;
+
+typedef struct nd_code {
+    nd_module *m;
+    nd_arena *a;
+    ND_VEC(nd_ext) exts;
+    int nvalues;
+    nd_vinfo *info;                  /* by value->mark */
+    ND_VEC(nd_kernels *) bodies;     /* one per repeat, shared by the stages */
+    nd_stage_code *stage;
+    nd_memplan mem;
+} nd_code;
+
+/* Makes both plans. May insert copies (stop_gradient with sub = 1) where a
+ * collective or a repeat needs packed memory; the meaning stays. */
+nd_code *nd_code_new(nd_module *m);
+
+int nd_ext_of(nd_code *c, const nd_type *t, int i);
+bool nd_len_fixed(const nd_code *c, const nd_len *l);
+int64_t nd_len_max(const nd_code *c, const nd_len *l);
+void nd_len_mul(const nd_code *c, nd_len *l, int ext);
+bool nd_len_eq(const nd_len *a, const nd_len *b);
+bool nd_ext_whole(const nd_code *c, int ext);
+/* Where v can be read or written; false for an inline value. */
+bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r);
+/* The part of a parameter's gradient that an accumulate adds to, with the axis
+ * names of what it adds. */
+nd_ref nd_grad_ref(nd_code *c, const nd_op *accum);
+nd_value *nd_accum_source(const nd_op *accum);
+/* Where the result of an op goes that accumulates or stores; see vinfo. */
+bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
+bool nd_is_packed(const nd_code *c, const nd_ref *r);
+nd_len nd_numel_local(nd_code *c, const nd_ref *r);  /* of this rank */
+size_t nd_bytes_max(nd_code *c, const nd_value *v);  /* place of v, rounded */
+nd_vinfo *nd_info(const nd_code *c, const nd_value *v);
+nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat);
+/* The stacked result that the carried argument i is kept in, or NULL. */
+nd_value *nd_kept_carry(const nd_op *repeat, int i);
+
+void nd_fuse_uses(nd_code *c);       /* copies, classes, users, homes */
+nd_class nd_class_of(const nd_code *c, const nd_value *v);
+bool nd_is_copy(const nd_op *op);
+/* Calls f for each value that a kernel's expression of v reads or needs. */
+typedef void nd_leaf_fn(nd_code *c, nd_value *leaf, bool in_memory, void *u);
+void nd_leaves(nd_code *c, nd_op *op, nd_leaf_fn *f, void *user);
+void nd_leaves_of(nd_code *c, nd_value *v, bool in_memory, nd_leaf_fn *f,
+                  void *user);
+
+void nd_fuse(nd_code *c);            /* fills stage[] and bodies */
+bool nd_loop_op(const nd_code *c, const nd_op *op);
+nd_kernel *nd_loop_new(nd_code *c, nd_op *op);
+bool nd_loop_join(nd_code *c, nd_kernel *k, nd_op *op);   /* false: no fit */
+void nd_loop_finish(nd_code *c, nd_kernel *k);
+nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
+
+void nd_buckets(nd_code *c);         /* buckets.c */
+void nd_memplan_new(nd_code *c);
+const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
+
+#endif

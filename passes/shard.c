@@ -1,0 +1,295 @@
+/* shard.c - give every value and op its cut, in one walk over the ops.
+ *
+ * An op runs at the cut of its iteration space (all axes of operands and
+ * result). Operands convert to that; a cut axis that is reduced leaves a
+ * pending sum (rules.c says so); whoever reads the result converts it. Pending
+ * sums pass through what is linear and scalar, and equal ones are added before
+ * they are resolved, so the input gradients of q, k and v make one reduction.
+ *
+ *   %h = contract [d] %x, %w : f32[batch/dp, seq, ffn/tp]
+ *   %y = contract [ffn] %h, %v : f32[batch/dp, seq, d]+tp
+ *   %y_2 = reduce_scatter [seq] over tp %y : f32[batch/dp, seq/tp, d]
+ *   %z = add %x, %y_2 : f32[batch/dp, seq/tp, d]
+ */
+#include "shard.h"
+
+static void block(nd_sh *s, nd_sh_level *up, nd_block *b);
+
+/* ---- iteration space -------------------------------------------------------------- */
+
+typedef struct space {
+    int n;
+    nd_axis *axis[2 * ND_MAX_RANK];
+    nd_cut cut[2 * ND_MAX_RANK];
+} space;
+
+static void add_axis(space *sp, nd_axis *a)
+{
+    for (int i = 0; i < sp->n; i++)
+        if (sp->axis[i] == a)
+            return;
+    if (sp->n < 2 * ND_MAX_RANK)
+        sp->axis[sp->n++] = a;
+}
+
+static void add_axes(space *sp, const nd_type *t, const nd_axis *skip)
+{
+    for (int i = 0; i < t->rank; i++)
+        if (t->axis[i] != skip)
+            add_axis(sp, t->axis[i]);
+}
+
+static nd_cut cut_of(const space *sp, const nd_axis *a)
+{
+    for (int i = 0; i < sp->n; i++)
+        if (sp->axis[i] == a)
+            return sp->cut[i];
+    return (nd_cut){0};
+}
+
+/* A rename is one axis under two names: the new name counts. */
+static nd_axis *name_in_space(const nd_op *op, nd_axis *a)
+{
+    return op->kind == OP_RENAME && a == op->axes[0] ? op->to[0] : a;
+}
+
+static space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
+{
+    space sp = {0};
+    nd_axis *skip = op->kind == OP_RENAME ? op->axes[0] : NULL;
+    for (int i = 0; i < op->nin; i++)
+        add_axes(&sp, &op->in[i]->type, skip);
+    for (int i = 0; i < op->nout; i++)
+        add_axes(&sp, &op->out[i]->type, skip);
+    nd_sh_walk(s->m, sp.n, sp.axis, taken, op->phase, sp.cut);
+    if (op->kind == OP_REDUCE && op->sub == RED_MIN)
+        for (int i = 0; i < op->naxes; i++)
+            for (int k = 0; k < sp.n; k++)
+                if (sp.axis[k] == op->axes[i])
+                    sp.cut[k] = (nd_cut){0};
+    return sp;
+}
+
+/* ---- pending sums that pass through -------------------------------------------------- */
+
+/* A carried zero takes the type of what is first added to it. */
+static void close_open(nd_sh *s, nd_op *op)
+{
+    for (int i = 0; i < op->nin; i++) {
+        nd_sh_info *info = nd_sh_info_of(s, op->in[i]);
+        if (!info->open)
+            continue;
+        info->open = false;
+        if (op->kind != OP_MAP || op->sub != EW_ADD ||
+            !nd_same_axes(&op->in[0]->type, &op->in[1]->type))
+            continue;
+        nd_type t = op->in[!i]->type;
+        t.dtype = op->in[i]->type.dtype;
+        op->in[i]->type = t;
+    }
+}
+
+/* The mesh axes whose pending sums this op lets through. */
+static uint32_t passes_through(const nd_op *op)
+{
+    uint32_t first = op->nin ? op->in[0]->type.sum : 0;
+    if (op->nin == 1 && (op->kind == OP_CAST || op->kind == OP_RENAME ||
+                         op->kind == OP_STOP_GRAD || op->kind == OP_BROADCAST ||
+                         (op->kind == OP_REDUCE && op->sub == RED_SUM)))
+        return first;
+    if (op->kind != OP_MAP)
+        return 0;
+    switch (op->sub) {
+    case EW_NEG:
+        return first;
+    case EW_ADD:
+    case EW_SUB:
+        return first == op->in[1]->type.sum ? first : 0;
+    case EW_MUL:
+        if (op->in[0]->type.rank == 0 && !first)
+            return op->in[1]->type.sum;
+        return op->in[1]->type.rank == 0 && !op->in[1]->type.sum ? first : 0;
+    case EW_DIV:
+        return op->in[1]->type.rank == 0 && !op->in[1]->type.sum ? first : 0;
+    default:
+        return 0;
+    }
+}
+
+/* ---- ops ------------------------------------------------------------------------------- */
+
+static void set_cuts(nd_type *t, const space *sp)
+{
+    for (int i = 0; i < t->rank; i++)
+        t->cut[i] = cut_of(sp, t->axis[i]);
+}
+
+static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
+{
+    close_open(s, op);
+    uint32_t through = passes_through(op);
+    space sp = space_of(s, op, through);
+    for (int i = 0; i < op->nin; i++) {
+        nd_type t = op->in[i]->type;
+        t.sum = t.sum & through;
+        t.max = 0;
+        for (int k = 0; k < t.rank; k++)
+            t.cut[k] = cut_of(&sp, name_in_space(op, t.axis[k]));
+        op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
+    }
+    for (int i = 0; i < op->nout; i++) {
+        set_cuts(&op->out[i]->type, &sp);
+        op->out[i]->type.sum = through;
+    }
+    if (!s->failed && !nd_retype(s->m, op))
+        s->failed = true;
+}
+
+/* Inputs are stored as the ranks' rows, whole otherwise. */
+static void input(nd_sh *s, nd_op *op)
+{
+    nd_type *t = &op->out[0]->type;
+    for (int i = 0; i < t->rank; i++)
+        if (t->axis[i] == s->m->sample)
+            nd_sh_walk(s->m, 1, &t->axis[i], 0, PH_PRE, &t->cut[i]);
+}
+
+/* The gradient takes the parameter's own cut; other sums stay pending until
+ * the update. */
+static void accumulate(nd_sh *s, nd_sh_level *lv, nd_op *op)
+{
+    int which = nd_param_index(s->m, op->name);
+    nd_param *p = s->m->params.v[which];
+    nd_type t = op->in[0]->type;
+    t.sum &= ~nd_cut_mask(&p->value->type);
+    t.max = 0;
+    for (int i = 0; i < t.rank; i++)
+        t.cut[i] = p->value->type.cut[nd_axis_at(&p->value->type, t.axis[i])];
+    op->in[0] = nd_sh_convert(s, lv, op->in[0], &t);
+    uint32_t sum = op->in[0]->type.sum;
+    p->grad.sum = s->graded[which] ? p->grad.sum & sum : sum;
+    s->graded[which] = true;
+    ND_PUSH(s->m->ctx->arena, &s->accumulates, op);
+}
+
+static void output(nd_sh *s, nd_sh_level *lv, nd_op *op)
+{
+    nd_type t = nd_sh_home(s->m, &op->in[0]->type, op->phase);
+    op->in[0] = nd_sh_convert(s, lv, op->in[0], &t);
+}
+
+static void drop_layer(nd_type *t, const nd_axis *a)
+{
+    int k = nd_axis_at(t, a);
+    t->rank--;
+    for (; k < t->rank; k++) {
+        t->axis[k] = t->axis[k + 1];
+        t->cut[k] = t->cut[k + 1];
+    }
+}
+
+static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
+{
+    nd_block *b = op->body;
+    int nin = op->nin;
+    for (int i = 0; i < nin; i++) {
+        nd_type *t = &b->args.v[i]->type;
+        if (i >= op->ncarry) {
+            nd_dtype keep = t->dtype;
+            *t = op->in[i]->type;
+            t->dtype = keep;
+            drop_layer(t, op->axes[0]);
+            continue;
+        }
+        *t = nd_sh_home(s->m, t, op->phase);
+        if (nd_is_const(op->in[i], 0))
+            nd_sh_info_of(s, b->args.v[i])->open = true;
+        else
+            op->in[i] = nd_sh_convert(s, lv, op->in[i], t);
+    }
+    block(s, lv, b);
+    nd_sh_level end = {lv, b, b->ops.n};
+    for (int i = 0; i < op->ncarry; i++) {
+        nd_type *t = &b->args.v[i]->type;
+        b->yields.v[i] = nd_sh_convert(s, &end, b->yields.v[i], t);
+        op->in[i] = nd_sh_convert(s, lv, op->in[i], t);
+    }
+    if (!s->failed && !nd_retype(s->m, op))
+        s->failed = true;
+}
+
+static void block(nd_sh *s, nd_sh_level *up, nd_block *b)
+{
+    nd_sh_level lv = {up, b, 0};
+    for (lv.at = 0; lv.at < b->ops.n && !s->failed; lv.at++) {
+        nd_op *op = b->ops.v[lv.at];
+        switch (op->kind) {
+        case OP_INPUT:
+            input(s, op);
+            break;
+        case OP_PARAM:
+            op->out[0]->type =
+                nd_sh_home(s->m, &op->out[0]->type, PH_PRE);
+            break;
+        case OP_CONST:
+            break;
+        case OP_ACCUM:
+            accumulate(s, &lv, op);
+            break;
+        case OP_OUTPUT:
+            output(s, &lv, op);
+            break;
+        case OP_REPEAT:
+            repeat(s, &lv, op);
+            break;
+        default:
+            computing_op(s, &lv, op);
+        }
+    }
+}
+
+/* Contributions to one gradient must be pending over the same mesh axes: what
+ * only some of them lack is resolved in the others. */
+static void unify_gradients(nd_sh *s)
+{
+    for (int i = 0; i < s->accumulates.n && !s->failed; i++) {
+        nd_op *op = s->accumulates.v[i];
+        const nd_param *p = s->m->params.v[nd_param_index(s->m, op->name)];
+        nd_type t = op->in[0]->type;
+        if (t.sum == p->grad.sum)
+            continue;
+        t.sum = p->grad.sum;
+        nd_sh_level lv = {NULL, op->block, 0};
+        while (op->block->ops.v[lv.at] != op)
+            lv.at++;
+        op->in[0] = nd_sh_convert(s, &lv, op->in[0], &t);
+    }
+}
+
+static void clear_marks(nd_op *op, void *user)
+{
+    (void)user;
+    for (int i = 0; i < op->nout; i++)
+        op->out[i]->mark = 0;
+    for (int i = 0; op->body && i < op->body->args.n; i++)
+        op->body->args.v[i]->mark = 0;
+}
+
+bool pass_shard(nd_module *m, const nd_options *o)
+{
+    (void)o;
+    nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n)};
+    nd_walk(m->step, clear_marks, NULL);
+    block(&s, NULL, m->step);
+    if (!s.failed)
+        unify_gradients(&s);
+    for (int i = 0; i < m->params.n; i++) {
+        nd_param *p = m->params.v[i];
+        uint32_t sum = p->grad.sum;
+        p->grad = p->value->type;
+        p->grad.sum = sum;
+    }
+    if (!s.failed)
+        nd_dce(m);
+    return !s.failed;
+}

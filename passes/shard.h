@@ -1,0 +1,43 @@
+/* shard.h - what the three files of the shard pass share. */
+#ifndef ND_SHARD_H
+#define ND_SHARD_H
+
+#include "passes.h"
+
+/* What is known of a value: its copies under other sharding types. */
+typedef struct nd_sh_info {
+    ND_VEC(nd_value *) variants;
+    bool open;                       /* a carried zero: any type will do yet */
+} nd_sh_info;
+
+/* A block being rewritten; `at` is the op that is being given its cut. New
+ * conversions go before it. */
+typedef struct nd_sh_level {
+    struct nd_sh_level *up;
+    nd_block *block;
+    int at;
+} nd_sh_level;
+
+typedef struct nd_sh {
+    nd_module *m;
+    ND_VEC(nd_sh_info *) info;       /* by value mark */
+    ND_VEC(nd_op *) accumulates;
+    bool *graded;                    /* by param: a contribution was seen */
+    bool failed;
+} nd_sh;
+
+nd_sh_info *nd_sh_info_of(nd_sh *s, nd_value *v);
+
+/* shard_rules.c: cuts of `n` axes by walking the rules; mesh axes in `taken`
+ * are not used. Microbatches cut the sample axis outside phase PRE. */
+void nd_sh_walk(const nd_module *m, int n, nd_axis *const *axes,
+                uint32_t taken, nd_phase phase, nd_cut *cut);
+/* t with the cut of its own axes and nothing pending. */
+nd_type nd_sh_home(const nd_module *m, const nd_type *t, nd_phase phase);
+
+/* shard_convert.c: v under the cuts and pending sums of `want`, made from
+ * collectives and slices where no such copy exists. */
+nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
+                        const nd_type *want);
+
+#endif

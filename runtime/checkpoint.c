@@ -1,0 +1,331 @@
+/* checkpoint.c - parameters from and to a safetensors file, in global form:
+ * one tensor per parameter, one per index for those inside a `repeat`. A file
+ * does not show how the program that wrote it was cut.
+ *
+ * Saving: for each tensor in turn the ranks that own pieces send them to rank
+ * 0, which puts them in place and writes. Loading: every rank maps the file
+ * and takes what it needs.
+ */
+#include "ndrt_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Length of the path's component that is the repeat: the one named like the
+ * first axis, else the first. */
+static size_t repeat_end(const ndrt_program *p, const ndrt_param *q)
+{
+    const char *axis = p->extents[q->extent[0]].name;
+    size_t len = axis ? strcspn(axis, "/") : 0;
+    const char *at = q->name;
+
+    for (;;) {
+        size_t n = strcspn(at, ".");
+        if (n == len && strncmp(at, axis, n) == 0)
+            return (size_t)(at - q->name) + n;
+        if (!at[n])
+            return strcspn(q->name, ".");
+        at += n + 1;
+    }
+}
+
+char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
+                      const char *prefix)
+{
+    const ndrt_param *q = &p->params[param];
+    char *s = NULL;
+    int n;
+
+    if (layer < 0) {
+        n = asprintf(&s, "%s%s", prefix, q->name);
+    } else {
+        size_t end = repeat_end(p, q);
+        n = asprintf(&s, "%s%.*s.%lld%s", prefix, (int)end, q->name,
+                     (long long)layer, q->name + end);
+    }
+    return n < 0 ? NULL : s;
+}
+
+static int64_t layer_count(const ndrt_program *p, int param)
+{
+    const ndrt_param *q = &p->params[param];
+
+    return q->layered ? p->extents[q->extent[0]].size : 1;
+}
+
+/* The shape of one tensor in the file. */
+static int file_shape(const ndrt_program *p, int param,
+                      int64_t shape[NDRT_MAX_RANK])
+{
+    const ndrt_param *q = &p->params[param];
+    int n = 0;
+
+    for (int a = q->layered ? 1 : 0; a < q->naxes; a++)
+        shape[n++] = p->extents[q->extent[a]].size;
+    return n;
+}
+
+/* ---- loading --------------------------------------------------------------------- */
+
+static void print_shape(char out[160], const int64_t *shape, int n)
+{
+    size_t at = 0;
+
+    out[at++] = '[';
+    for (int a = 0; a < n && at < 130; a++)
+        at += (size_t)snprintf(out + at, 160 - at, "%s%lld", a ? ", " : "",
+                               (long long)shape[a]);
+    out[at++] = ']';
+    out[at] = '\0';
+}
+
+static ndrt_status check_shape(ndrt_rank *r, const char *path, int param,
+                               const ndrt_st_tensor *t)
+{
+    int64_t want[NDRT_MAX_RANK];
+    int n = file_shape(r->program, param, want);
+    char found[160], expected[160];
+
+    if (t->naxes == n &&
+        memcmp(t->shape, want, (size_t)n * sizeof *want) == 0)
+        return NDRT_OK;
+    print_shape(found, t->shape, t->naxes);
+    print_shape(expected, want, n);
+    return ndrt_fail(r, NDRT_EINPUT, "\"%s\": tensor \"%s\" has the shape %s, "
+                     "expected %s", path, t->name, found, expected);
+}
+
+typedef struct missing {
+    int n;
+    char text[200];               /* the first few names */
+} missing;
+
+static void add_missing(missing *m, const char *name)
+{
+    size_t at = strlen(m->text);
+
+    if (m->n++ < 3)
+        snprintf(m->text + at, sizeof m->text - at, "%s\"%s\"",
+                 at ? ", " : "", name);
+}
+
+static ndrt_status load_tensor(ndrt_rank *r, const ndrt_st_file *f,
+                               const char *path, int param, int64_t layer,
+                               const char *prefix, missing *m)
+{
+    const ndrt_program *p = r->program;
+    float *x = (float *)(void *)(r->arena +
+                                 p->stages[r->stage].weights[param]);
+    char *name = ndrt_layer_name(p, param, layer, prefix);
+
+    if (!name)
+        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
+    const ndrt_st_tensor *t = ndrt_st_find(f, name);
+    if (!t)
+        add_missing(m, name);
+    free(name);
+    ndrt_status s = t ? check_shape(r, path, param, t) : NDRT_OK;
+    if (!t || s != NDRT_OK)
+        return s;
+    ndrt_walk w = ndrt_walk_param(p, r->rank, param, layer);
+    while (ndrt_walk_next(&w))
+        ndrt_st_floats(t, w.global, w.length, x + w.local);
+    return NDRT_OK;
+}
+
+static ndrt_status load_param(ndrt_rank *r, const ndrt_st_file *f,
+                              const char *path, int param, const char *prefix,
+                              missing *m)
+{
+    const ndrt_program *p = r->program;
+    const ndrt_param *q = &p->params[param];
+    int64_t off, n;
+
+    if (!q->layered)
+        return load_tensor(r, f, path, param, -1, prefix, m);
+    ndrt_extent_of(p, q->extent[0], r->rank, 0, &off, &n);
+    for (int64_t i = off; i < off + n; i++) {
+        ndrt_status s = load_tensor(r, f, path, param, i, prefix, m);
+        if (s != NDRT_OK)
+            return s;
+    }
+    return NDRT_OK;
+}
+
+ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix)
+{
+    const ndrt_program *p = r->program;
+    missing m = {0};
+    ndrt_st_file f;
+    char error[sizeof r->state->error];
+    ndrt_status s = ndrt_st_open(&f, path, error, sizeof error);
+
+    if (s != NDRT_OK)
+        return ndrt_fail(r, s, "%s", error);
+    for (int i = 0; i < p->nparams && s == NDRT_OK; i++)
+        if (p->stages[r->stage].weights[i] != NDRT_NONE)
+            s = load_param(r, &f, path, i, prefix ? prefix : "", &m);
+    if (s == NDRT_OK && m.n > 0)
+        s = ndrt_fail(r, NDRT_EINPUT, "\"%s\" lacks %d of the parameters: "
+                      "%s%s", path, m.n, m.text, m.n > 3 ? ", ..." : "");
+    ndrt_st_close(&f);
+    return s;
+}
+
+/* ---- saving ------------------------------------------------------------------------ */
+
+static int64_t held(const ndrt_program *p, int rank, int param, int64_t layer)
+{
+    ndrt_walk w = ndrt_walk_param(p, rank, param, layer);
+    int64_t n = 0;
+
+    while (ndrt_walk_next(&w))
+        n += w.length;
+    return n;
+}
+
+static void pack(const ndrt_rank *r, int param, int64_t layer, float *to)
+{
+    const ndrt_program *p = r->program;
+    const float *x = (const float *)(const void *)(
+        r->arena + p->stages[r->stage].weights[param]);
+    ndrt_walk w = ndrt_walk_param(p, r->rank, param, layer);
+
+    for (; ndrt_walk_next(&w); to += w.length)
+        memcpy(to, x + w.local, (size_t)w.length * sizeof *to);
+}
+
+static void place(const ndrt_program *p, int rank, int param, int64_t layer,
+                  const float *from, float *whole)
+{
+    ndrt_walk w = ndrt_walk_param(p, rank, param, layer);
+
+    for (; ndrt_walk_next(&w); from += w.length)
+        memcpy(whole + w.global, from, (size_t)w.length * sizeof *from);
+}
+
+/* Rank 0's `whole` receives the tensor; `piece` is room for as much. */
+static ndrt_status gather_tensor(ndrt_rank *r, int param, int64_t layer,
+                                 float *whole, float *piece)
+{
+    const ndrt_program *p = r->program;
+    ndrt_comm *c = r->state->comm;
+
+    for (int q = 0; q < c->size; q++) {
+        int64_t n = ndrt_owns_param(p, q, param) ? held(p, q, param, layer)
+                                                 : 0;
+        size_t bytes = (size_t)n * sizeof *piece;
+        ndrt_status s = NDRT_OK;
+        if (n == 0)
+            continue;
+        if (q == r->rank)
+            pack(r, param, layer, piece);
+        if (q != 0 && q == r->rank)
+            s = c->ops->send(c, 0, piece, bytes);
+        else if (q != 0 && r->rank == 0)
+            s = c->ops->recv(c, q, piece, bytes);
+        if (s != NDRT_OK)
+            return ndrt_comm_check(r, s);
+        if (r->rank == 0)
+            place(p, q, param, layer, piece, whole);
+    }
+    return NDRT_OK;
+}
+
+typedef struct list {             /* every tensor of the file, in order */
+    int n;
+    ndrt_st_tensor *t;
+    int *param;
+    int64_t *layer;
+    int64_t largest;              /* elements */
+} list;
+
+static void free_list(list *l)
+{
+    for (int i = 0; l->t && i < l->n; i++)
+        free((char *)l->t[i].name);
+    free(l->t);
+    free(l->param);
+    free(l->layer);
+}
+
+static bool make_list(const ndrt_program *p, list *l)
+{
+    size_t total = 1;
+
+    for (int i = 0; i < p->nparams; i++)
+        total += (size_t)layer_count(p, i);
+    *l = (list){.t = calloc(total, sizeof *l->t),
+                .param = calloc(total, sizeof *l->param),
+                .layer = calloc(total, sizeof *l->layer)};
+    if (!l->t || !l->param || !l->layer)
+        return false;
+    for (int i = 0; i < p->nparams; i++) {
+        for (int64_t k = 0; k < layer_count(p, i); k++) {
+            ndrt_st_tensor *t = &l->t[l->n];
+            int64_t layer = p->params[i].layered ? k : -1, n = 1;
+            t->type = NDRT_ST_F32;
+            t->name = ndrt_layer_name(p, i, layer, "");
+            t->naxes = file_shape(p, i, t->shape);
+            for (int a = 0; a < t->naxes; a++)
+                n *= t->shape[a];
+            l->largest = n > l->largest ? n : l->largest;
+            l->param[l->n] = i;
+            l->layer[l->n++] = layer;
+            if (!t->name)
+                return false;
+        }
+    }
+    return true;
+}
+
+static ndrt_status save_list(ndrt_rank *r, const list *l, const char *path,
+                             float *whole, float *piece)
+{
+    bool first = r->rank == 0;
+    ndrt_st_writer w = {0};
+    char error[sizeof r->state->error];
+    ndrt_status s = NDRT_OK;
+
+    if (first)
+        s = ndrt_st_create(&w, path, l->t, l->n, error, sizeof error);
+    /* a full disk is noticed on rank 0 alone; nobody sends then */
+    s = ndrt_agree(r, s == NDRT_OK ? s : ndrt_fail(r, s, "%s", error));
+    for (int i = 0; i < l->n && s == NDRT_OK; i++) {
+        int64_t n = 1;
+        for (int a = 0; a < l->t[i].naxes; a++)
+            n *= l->t[i].shape[a];
+        s = gather_tensor(r, l->param[i], l->layer[i], whole, piece);
+        if (s != NDRT_OK || !first)
+            continue;
+        s = ndrt_st_write(&w, whole, n, error, sizeof error);
+        if (s != NDRT_OK)
+            s = ndrt_fail(r, s, "%s", error);
+    }
+    if (first && s == NDRT_OK) {
+        s = ndrt_st_finish(&w, error, sizeof error);
+        if (s != NDRT_OK)
+            s = ndrt_fail(r, s, "%s", error);
+    }
+    ndrt_st_cancel(&w);
+    return s;
+}
+
+ndrt_status ndrt_save(ndrt_rank *r, const char *path)
+{
+    list l;
+    bool ok = make_list(r->program, &l);
+    size_t bytes = (size_t)(l.largest + 1) * sizeof(float);
+    float *whole = ok && r->rank == 0 ? malloc(bytes) : NULL;
+    float *piece = ok ? malloc(bytes) : NULL;
+    ndrt_status s;
+
+    if (!piece || (r->rank == 0 && !whole))
+        s = ndrt_fail(r, NDRT_EINTERNAL, "out of memory for saving");
+    else
+        s = save_list(r, &l, path, whole, piece);
+    free(whole);
+    free(piece);
+    free_list(&l);
+    return s;
+}

@@ -1,0 +1,246 @@
+/* comm.c - what every communicator shares: groups of the mesh, the order of
+ * additions, the calls of generated code, and how a failure spreads.
+ *
+ * A group along mesh mask M holds the ranks that agree with this one on every
+ * axis outside M. Ranks number the mesh with the last axis fastest, so rank
+ * order inside a group is coordinate order.
+ */
+#include "ndrt_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Additions go block by block through a small buffer: sources are read before
+ * the block is written, so dst may be one of them. */
+void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
+               bool max)
+{
+    enum { BLOCK = 1024 };
+    float sum[BLOCK];
+
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t len = n - at < BLOCK ? n - at : BLOCK;
+        memcpy(sum, src[0] + at, (size_t)len * sizeof *sum);
+        for (int s = 1; s < nsrc; s++) {
+            const float *x = src[s] + at;
+            if (max) {
+                for (int64_t i = 0; i < len; i++)
+                    sum[i] = x[i] > sum[i] || x[i] != x[i] ? x[i] : sum[i];
+            } else {
+                for (int64_t i = 0; i < len; i++)
+                    sum[i] += x[i];
+            }
+        }
+        memcpy(dst + at, sum, (size_t)len * sizeof *sum);
+    }
+}
+
+ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s)
+{
+    if (s == NDRT_OK)
+        return NDRT_OK;
+    if (s == NDRT_ESTOPPED)
+        return ndrt_fail(r, s, "another rank failed");
+    return ndrt_fail(r, s, "%s", r->state->comm->error);
+}
+
+static bool is_member(const ndrt_rank *r, int q, uint32_t mask, uint32_t stages)
+{
+    const ndrt_program *p = r->program;
+
+    for (int a = 0; a < p->nmesh; a++) {
+        if (stages && a == p->pipe) {
+            if (!(stages >> ndrt_coord(p, q, a) & 1))
+                return false;
+        } else if (!(mask >> a & 1) &&
+                   ndrt_coord(p, q, a) != r->state->coord[a]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
+                            uint32_t stages)
+{
+    ndrt_comm *c = r->state->comm;
+    int *ranks = malloc((size_t)c->size * sizeof *ranks);
+
+    if (!ranks)
+        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory for groups");
+    g->ranks = ranks;
+    g->n = 0;
+    for (int q = 0; q < c->size; q++) {
+        if (q == c->rank)
+            g->me = g->n;
+        if (is_member(r, q, mask, stages))
+            ranks[g->n++] = q;
+    }
+    return g->n > 1 ? ndrt_comm_check(r, c->ops->group(c, g)) : NDRT_OK;
+}
+
+void ndrt_group_free(ndrt_group *g)
+{
+    free((void *)g->ranks);
+    memset(g, 0, sizeof *g);
+}
+
+/* Doubles travel as pairs of floats: an all_gather moves bytes only. */
+static ndrt_status gather_doubles(ndrt_rank *r, const double *v, int n,
+                                  double *all)
+{
+    ndrt_state *st = r->state;
+    int64_t *one = malloc((size_t)st->world.n * sizeof *one);
+    ndrt_layout l = {.outer = 1, .inner = 2 * (int64_t)n, .n = one,
+                     .x = (const float *)(const void *)v,
+                     .y = (float *)(void *)all};
+
+    if (!one)
+        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
+    for (int i = 0; i < st->world.n; i++)
+        one[i] = 1;
+    if (st->world.n == 1)
+        memcpy(all, v, (size_t)n * sizeof *v);
+    ndrt_status s = st->world.n == 1 ? NDRT_OK :
+        ndrt_comm_check(r, st->comm->ops->all_gather(st->comm, &st->world,
+                                                     &l));
+    free(one);
+    return s;
+}
+
+ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n)
+{
+    int ranks = r->state->world.n;
+    double *all = malloc((size_t)ranks * (size_t)n * sizeof *all);
+
+    if (!all)
+        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
+    ndrt_status s = gather_doubles(r, v, n, all);
+    if (s == NDRT_OK) {
+        memset(v, 0, (size_t)n * sizeof *v);
+        for (int q = 0; q < ranks; q++)
+            for (int i = 0; i < n; i++)
+                v[i] += all[q * n + i];
+    }
+    free(all);
+    return s;
+}
+
+ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
+{
+    ndrt_state *st = r->state;
+    double me = mine, *all = malloc((size_t)st->world.n * sizeof *all);
+
+    if (!all)
+        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
+    ndrt_status s = gather_doubles(r, &me, 1, all);
+    for (int q = 0; q < st->world.n && s == NDRT_OK; q++) {
+        if (all[q] == (double)NDRT_OK)
+            continue;
+        s = (ndrt_status)all[q];
+        if (q == st->comm->rank)
+            fprintf(stderr, "%s: error: rank %d: %s\n", r->program->name, q,
+                    st->error);
+        st->reported = true;
+        st->status = s;
+    }
+    free(all);
+    return s;
+}
+
+/* ---- calls of generated code --------------------------------------------------- */
+
+/* Every call of generated code passes here first; see NDRT_FAIL_AT in main.c. */
+static ndrt_comm *enter(ndrt_rank *r)
+{
+    ndrt_state *st = r->state;
+
+    if (st->fail_at > 0 && --st->fail_at == 0) {
+        ndrt_fail(r, NDRT_EINTERNAL, "made-up failure (NDRT_FAIL_AT)");
+        ndrt_raise(r);
+    }
+    return st->comm;
+}
+
+static void leave(ndrt_rank *r, ndrt_status s)
+{
+    if (ndrt_comm_check(r, s) != NDRT_OK)
+        ndrt_raise(r);
+}
+
+void ndrt_all_reduce(ndrt_rank *r, int group, float *x, int64_t n, bool max)
+{
+    ndrt_comm *c = enter(r);
+    ndrt_group *g = &r->state->groups[group];
+
+    if (g->n > 1)
+        leave(r, c->ops->all_reduce(c, g, x, n, max));
+}
+
+void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
+                         float *y, int64_t y_o, int64_t outer,
+                         const int64_t *n, int64_t inner)
+{
+    ndrt_comm *c = enter(r);
+    ndrt_group *g = &r->state->groups[group];
+    ndrt_layout l = {outer, inner, n, x, x_o, y, y_o};
+
+    if (g->n > 1) {
+        leave(r, c->ops->reduce_scatter(c, g, &l));
+        return;
+    }
+    for (int64_t o = 0; o < outer; o++)
+        memmove(y + o * y_o, x + o * x_o,
+                (size_t)(n[0] * inner) * sizeof *y);
+}
+
+void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
+                     float *y, int64_t y_o, int64_t outer, const int64_t *n,
+                     int64_t inner)
+{
+    ndrt_comm *c = enter(r);
+    ndrt_group *g = &r->state->groups[group];
+    ndrt_layout l = {outer, inner, n, x, x_o, y, y_o};
+
+    if (g->n > 1) {
+        leave(r, c->ops->all_gather(c, g, &l));
+        return;
+    }
+    for (int64_t o = 0; o < outer; o++)
+        memmove(y + o * y_o, x + o * x_o,
+                (size_t)(n[0] * inner) * sizeof *y);
+}
+
+void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
+{
+    const ndrt_group *g = &r->state->groups[group];
+    int64_t off;
+
+    for (int i = 0; i < g->n; i++)
+        ndrt_extent_of(r->program, extent, g->ranks[i], r->mb, &off, &n[i]);
+}
+
+/* The rank with this one's coordinates on another stage. */
+static int peer(const ndrt_rank *r, int stage)
+{
+    const ndrt_program *p = r->program;
+    int step = 1;
+
+    for (int a = p->pipe + 1; a < p->nmesh; a++)
+        step *= p->mesh_size[a];
+    return r->rank + (stage - r->stage) * step;
+}
+
+void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes)
+{
+    ndrt_comm *c = enter(r);
+
+    leave(r, c->ops->send(c, peer(r, stage), x, bytes));
+}
+
+void ndrt_recv(ndrt_rank *r, int stage, void *x, size_t bytes)
+{
+    ndrt_comm *c = enter(r);
+
+    leave(r, c->ops->recv(c, peer(r, stage), x, bytes));
+}

@@ -1,0 +1,60 @@
+/* gemm_blas.c - matrix products by a CBLAS; built where oneDNN is missing.
+ * OpenBLAS keeps its own threads and buffers; each rank is a thread already,
+ * so it is told to use one.
+ */
+#include "ndrt_internal.h"
+
+#include <cblas.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <string.h>
+
+const char ndrt_mm_name[] = "CBLAS";
+
+static void one_thread(const char *name)
+{
+    void *f = dlsym(RTLD_DEFAULT, name);
+    void (*set)(int);
+
+    if (f) {
+        memcpy(&set, &f, sizeof set);
+        set(1);
+    }
+}
+
+ndrt_status ndrt_mm_open(ndrt_rank *r)
+{
+    (void)r;
+    one_thread("openblas_set_num_threads");
+    one_thread("omp_set_num_threads");
+    return NDRT_OK;
+}
+
+ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const float *a,
+                        const float *b, float *c)
+{
+    const int64_t v[6] = {key->m, key->n, key->k, key->lda, key->ldb,
+                          key->ldc};
+
+    for (int i = 0; i < 6; i++)
+        if (v[i] > INT_MAX)
+            return ndrt_fail(r, NDRT_EINTERNAL, "a matrix of %lld rows or "
+                             "columns is too large for the BLAS",
+                             (long long)v[i]);
+    cblas_sgemm(CblasRowMajor, key->ta ? CblasTrans : CblasNoTrans,
+                key->tb ? CblasTrans : CblasNoTrans, (int)key->m, (int)key->n,
+                (int)key->k, 1.0f, a, (int)key->lda, b, (int)key->ldb,
+                key->acc ? 1.0f : 0.0f, c, (int)key->ldc);
+    return NDRT_OK;
+}
+
+size_t ndrt_mm_scratch(const ndrt_rank *r)
+{
+    (void)r;
+    return 0;
+}
+
+void ndrt_mm_close(ndrt_rank *r)
+{
+    (void)r;
+}

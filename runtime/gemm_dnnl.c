@@ -1,0 +1,292 @@
+/* gemm_dnnl.c - matrix products by oneDNN, 2.x or 3.x.
+ *
+ * A primitive is made once per shape and rank, then found in a hash table. Its
+ * scratchpad is ours: one buffer per rank, as large as the greediest needs.
+ * Ranks are threads already, so inside oneDNN's OpenMP each uses one thread.
+ */
+#include "ndrt_internal.h"
+
+#include <dlfcn.h>
+#include <dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char ndrt_mm_name[] = "oneDNN";
+
+enum { SCRATCH_ALIGN = 64 };
+
+typedef struct product {
+    struct product *next;         /* same hash */
+    ndrt_mm_key key;
+    dnnl_primitive_t run;
+    dnnl_memory_t a, b, c, scratch;
+} product;
+
+enum { BUCKETS = 256 };
+
+struct ndrt_mm {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    product *table[BUCKETS];
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+/* ---- what differs between the versions -------------------------------------------- */
+
+#if DNNL_VERSION_MAJOR >= 3
+
+typedef dnnl_memory_desc_t md_own;
+#define MD(x) (x)
+#define MD_CREATE(md, dims, strides) \
+    dnnl_memory_desc_create_with_strides(md, 2, dims, dnnl_f32, strides)
+#define MD_DESTROY(md) dnnl_memory_desc_destroy(md)
+#define ADD_TO_C(ops) dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_f32)
+
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+                              const md_own md[3], dnnl_primitive_attr_t attr)
+{
+    return dnnl_matmul_primitive_desc_create(pd, engine, md[0], md[1], NULL,
+                                             md[2], attr);
+}
+
+#else
+
+typedef dnnl_memory_desc_t md_own;
+#define MD(x) (&(x))
+#define MD_CREATE(md, dims, strides) \
+    dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_f32, strides)
+#define MD_DESTROY(md) ((void)(md))
+#define ADD_TO_C(ops) dnnl_post_ops_append_sum(ops, 1.0f)
+
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+                              const md_own md[3], dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t d;
+    dnnl_status_t s = dnnl_matmul_desc_init(&d, &md[0], &md[1], NULL, &md[2]);
+
+    return s ? s : dnnl_primitive_desc_create(pd, &d, attr, engine, NULL);
+}
+
+#endif
+
+/* ---- making a product ---------------------------------------------------------------- */
+
+static dnnl_status_t describe_operands(md_own md[3], const ndrt_mm_key *k)
+{
+    dnnl_dims_t da = {k->m, k->k}, db = {k->k, k->n}, dc = {k->m, k->n};
+    dnnl_dims_t sa = {k->ta ? 1 : k->lda, k->ta ? k->lda : 1};
+    dnnl_dims_t sb = {k->tb ? 1 : k->ldb, k->tb ? k->ldb : 1};
+    dnnl_dims_t sc = {k->ldc, 1};
+    dnnl_status_t s = MD_CREATE(&md[0], da, sa);
+
+    s = s ? s : MD_CREATE(&md[1], db, sb);
+    return s ? s : MD_CREATE(&md[2], dc, sc);
+}
+
+static dnnl_status_t make_attr(dnnl_primitive_attr_t *attr, bool acc)
+{
+    dnnl_post_ops_t ops;
+    dnnl_status_t s = dnnl_primitive_attr_create(attr);
+
+    s = s ? s : dnnl_primitive_attr_set_scratchpad_mode(
+                    *attr, dnnl_scratchpad_mode_user);
+    if (s || !acc)
+        return s;
+    s = dnnl_post_ops_create(&ops);
+    if (s)
+        return s;
+    s = ADD_TO_C(ops);
+    s = s ? s : dnnl_primitive_attr_set_post_ops(*attr, ops);
+    dnnl_post_ops_destroy(ops);
+    return s;
+}
+
+/* The buffer may move when it grows: handles are set at every run. */
+static dnnl_status_t grow_scratch(ndrt_mm *mm, size_t bytes)
+{
+    if (bytes <= mm->scratch_bytes)
+        return dnnl_success;
+    bytes = (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+    void *p = aligned_alloc(SCRATCH_ALIGN, bytes);
+    if (!p)
+        return dnnl_out_of_memory;
+    free(mm->scratch);
+    mm->scratch = p;
+    mm->scratch_bytes = bytes;
+    return dnnl_success;
+}
+
+static dnnl_status_t make_parts(ndrt_mm *mm, product *p, const md_own md[3],
+                                dnnl_primitive_desc_t pd)
+{
+    dnnl_memory_t *to[3] = {&p->a, &p->b, &p->c};
+    dnnl_status_t s = dnnl_primitive_create(&p->run, pd);
+
+    for (int i = 0; i < 3 && !s; i++)
+        s = dnnl_memory_create(to[i], MD(md[i]), mm->engine,
+                               DNNL_MEMORY_NONE);
+    if (s)
+        return s;
+    s = grow_scratch(mm, dnnl_memory_desc_get_size(
+            dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
+    return s ? s : dnnl_memory_create(
+            &p->scratch,
+            dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0),
+            mm->engine, DNNL_MEMORY_NONE);
+}
+
+static dnnl_status_t make(ndrt_mm *mm, product *p)
+{
+    md_own md[3] = {0};
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t s = describe_operands(md, &p->key);
+
+    s = s ? s : make_attr(&attr, p->key.acc);
+    s = s ? s : describe(&pd, mm->engine, md, attr);
+    s = s ? s : make_parts(mm, p, md, pd);
+    if (pd)
+        dnnl_primitive_desc_destroy(pd);
+    if (attr)
+        dnnl_primitive_attr_destroy(attr);
+    for (int i = 0; i < 3; i++)
+        MD_DESTROY(md[i]);
+    return s;
+}
+
+static void free_product(product *p)
+{
+    dnnl_memory_t mem[4] = {p->a, p->b, p->c, p->scratch};
+
+    for (int i = 0; i < 4; i++)
+        if (mem[i])
+            dnnl_memory_destroy(mem[i]);
+    if (p->run)
+        dnnl_primitive_destroy(p->run);
+    free(p);
+}
+
+/* ---- the table --------------------------------------------------------------------------- */
+
+static bool same(const ndrt_mm_key *x, const ndrt_mm_key *y)
+{
+    return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda &&
+           x->ldb == y->ldb && x->ldc == y->ldc && x->ta == y->ta &&
+           x->tb == y->tb && x->acc == y->acc;
+}
+
+static unsigned hash(const ndrt_mm_key *x)
+{
+    uint64_t h = (uint64_t)x->m;
+
+    h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->n;
+    h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->k;
+    h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->lda;
+    h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldb;
+    h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldc;
+    h = h * 0x9e3779b97f4a7c15u +
+        (uint64_t)(x->ta | x->tb << 1 | x->acc << 2);
+    return (unsigned)(h >> 32) % BUCKETS;
+}
+
+static dnnl_status_t find(ndrt_mm *mm, const ndrt_mm_key *key, product **out)
+{
+    product **head = &mm->table[hash(key)];
+
+    for (product *p = *head; p; p = p->next) {
+        if (same(&p->key, key)) {
+            *out = p;
+            return dnnl_success;
+        }
+    }
+    product *p = calloc(1, sizeof *p);
+    if (!p)
+        return dnnl_out_of_memory;
+    p->key = *key;
+    dnnl_status_t s = make(mm, p);
+    if (s) {
+        free_product(p);
+        return s;
+    }
+    p->next = *head;
+    *out = *head = p;
+    return dnnl_success;
+}
+
+/* Found at run time, as oneDNN may be built without OpenMP. */
+static void one_thread(void)
+{
+    void *f = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    void (*set)(int);
+
+    if (f) {
+        memcpy(&set, &f, sizeof set);
+        set(1);
+    }
+}
+
+ndrt_status ndrt_mm_open(ndrt_rank *r)
+{
+    ndrt_mm *mm = calloc(1, sizeof *mm);
+
+    r->state->mm = mm;
+    one_thread();
+    if (!mm || dnnl_engine_create(&mm->engine, dnnl_cpu, 0) ||
+        dnnl_stream_create(&mm->stream, mm->engine,
+                           dnnl_stream_default_flags))
+        return ndrt_fail(r, NDRT_EINTERNAL, "cannot start oneDNN");
+    return NDRT_OK;
+}
+
+ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const float *a,
+                        const float *b, float *c)
+{
+    ndrt_mm *mm = r->state->mm;
+    product *p = NULL;
+    dnnl_status_t s = find(mm, key, &p);
+
+    s = s ? s : dnnl_memory_set_data_handle(p->a, (void *)a);
+    s = s ? s : dnnl_memory_set_data_handle(p->b, (void *)b);
+    s = s ? s : dnnl_memory_set_data_handle(p->c, c);
+    s = s ? s : dnnl_memory_set_data_handle(p->scratch, mm->scratch);
+    if (!s) {
+        dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, p->a},
+                                   {DNNL_ARG_WEIGHTS, p->b},
+                                   {DNNL_ARG_DST, p->c},
+                                   {DNNL_ARG_SCRATCHPAD, p->scratch}};
+        s = dnnl_primitive_execute(p->run, mm->stream, 4, args);
+    }
+    if (!s)
+        return NDRT_OK;
+    return ndrt_fail(r, NDRT_EINTERNAL, "oneDNN status %d in a product of "
+                     "%lld x %lld x %lld", (int)s, (long long)key->m,
+                     (long long)key->n, (long long)key->k);
+}
+
+size_t ndrt_mm_scratch(const ndrt_rank *r)
+{
+    return r->state->mm ? r->state->mm->scratch_bytes : 0;
+}
+
+void ndrt_mm_close(ndrt_rank *r)
+{
+    ndrt_mm *mm = r->state->mm;
+
+    if (!mm)
+        return;
+    for (int i = 0; i < BUCKETS; i++) {
+        while (mm->table[i]) {
+            product *p = mm->table[i];
+            mm->table[i] = p->next;
+            free_product(p);
+        }
+    }
+    if (mm->stream)
+        dnnl_stream_destroy(mm->stream);
+    if (mm->engine)
+        dnnl_engine_destroy(mm->engine);
+    free(mm->scratch);
+    free(mm);
+    r->state->mm = NULL;
+}

@@ -1,0 +1,83 @@
+/* init.c - initial values of parameters. A value is a function of (seed, name,
+ * global index), so it does not depend on how the tensor is cut.
+ */
+#include "ndrt_internal.h"
+#include "ndrt_math.h"
+
+uint64_t ndrt_hash(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (; *s; s++)
+        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return h;
+}
+
+uint32_t ndrt_stream(const char *name)
+{
+    uint64_t h = ndrt_hash(name);
+
+    return (uint32_t)(h ^ h >> 32);
+}
+
+/* Box-Muller in double; u1 is never 0. */
+static float normal(double s, uint64_t seed, uint32_t stream, uint64_t index)
+{
+    const double pi = 3.14159265358979323846;
+    uint32_t c1, c0 = nd_philox(seed, index, 0, stream, &c1);
+    double u1 = ((double)(c0 >> 8) + 1.0) * 0x1p-24;
+    double u2 = (double)(c1 >> 8) * 0x1p-24;
+
+    return (float)(s * (sqrt(-2.0 * log(u1)) * cos(2.0 * pi * u2)));
+}
+
+static float uniform(double a, uint64_t seed, uint32_t stream, uint64_t index)
+{
+    double u = (double)nd_uniform(seed, index, 0, stream);
+
+    return (float)(a * (2.0 * u - 1.0));
+}
+
+float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
+                      uint64_t index)
+{
+    double in = (double)(q->fan_in > 0 ? q->fan_in : 1);
+    double out = (double)(q->fan_out > 0 ? q->fan_out : 1);
+
+    switch (q->init) {
+    case NDRT_INIT_ZEROS:
+        break;
+    case NDRT_INIT_ONES:
+        return 1.0f;
+    case NDRT_INIT_CONST:
+        return (float)q->init_arg;
+    case NDRT_INIT_NORMAL:
+        return normal(q->init_arg, seed, stream, index);
+    case NDRT_INIT_UNIFORM:
+        return uniform(q->init_arg, seed, stream, index);
+    case NDRT_INIT_XAVIER:
+        return uniform(sqrt(6.0 / (in + out)), seed, stream, index);
+    case NDRT_INIT_KAIMING:
+        return normal(sqrt(2.0 / in), seed, stream, index);
+    }
+    return 0.0f;
+}
+
+void ndrt_init_params(ndrt_rank *r, uint64_t seed)
+{
+    const ndrt_program *p = r->program;
+    const ndrt_stage *stage = &p->stages[r->stage];
+
+    for (int i = 0; i < p->nparams; i++) {
+        const ndrt_param *q = &p->params[i];
+        if (stage->weights[i] == NDRT_NONE)
+            continue;
+        float *x = (float *)(void *)(r->arena + stage->weights[i]);
+        uint32_t stream = ndrt_stream(q->name);
+        ndrt_walk w = ndrt_walk_param(p, r->rank, i, -1);
+        while (ndrt_walk_next(&w))
+            for (int64_t j = 0; j < w.length; j++)
+                x[w.local + j] = ndrt_init_value(q, seed, stream,
+                                                 (uint64_t)(w.global + j));
+    }
+}

@@ -1,0 +1,247 @@
+/* ndrt.h - the thin runtime that a generated program is linked against.
+ *
+ * A generated program is one C file: tables (mesh, extents, parameters,
+ * schedule), kernels, one function per stage and direction, and
+ *
+ *     int main(int argc, char **argv) { return ndrt_main(&program, argc, argv); }
+ *
+ * The runtime reads options and data, makes the ranks (threads of this
+ * process, or one process each under mpirun), fills the parameters, runs the
+ * schedule, reduces gradients, updates, logs and saves. It knows nothing of
+ * the compiler. All memory of a rank is one arena whose size the compiler
+ * computed; the training loop allocates nothing.
+ *
+ * Counts are elements and sizes are bytes, both size_t or int64_t, never int.
+ * Functions that can fail return ndrt_status; the text of the failure is in
+ * the rank (ndrt_fail sets it). Nothing here calls exit.
+ */
+#ifndef NDRT_H
+#define NDRT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NDRT_MAX_MESH = 8, NDRT_MAX_CUT = 4, NDRT_MAX_RANK = 12 };
+
+typedef enum {
+    NDRT_OK = 0,
+    NDRT_EINPUT,      /* the user's data, option or file: exit status 1 */
+    NDRT_EUSAGE,      /* wrong command line: exit status 2 */
+    NDRT_EINTERNAL,   /* a library failed, memory ran out: exit status 3 */
+    NDRT_ESTOPPED     /* another rank failed and has said why */
+} ndrt_status;
+
+typedef enum { NDRT_F32, NDRT_I32, NDRT_BOOL } ndrt_dtype;
+
+/* ---- what the compiler emits --------------------------------------------- */
+
+/* Mesh axes, outermost first, without the time axis. NDRT_MICRO stands for the
+ * microbatch as a "mesh axis" that cuts the sample axis in time. */
+enum { NDRT_MICRO = 0x7f };
+
+/* How one axis is cut: rank r holds [off, off + n) of [0, size). Cuts apply
+ * major first; a piece's first parts are one longer where sizes do not divide.
+ * `bounds`, if set, replaces the even split over cut[0] (pipeline stages):
+ * coordinate c holds [bounds[c], bounds[c + 1]). */
+typedef struct ndrt_extent {
+    const char *name;             /* "batch/dp", for messages */
+    int64_t size;
+    int ncut;
+    unsigned char cut[NDRT_MAX_CUT];
+    const int64_t *bounds;
+} ndrt_extent;
+
+typedef enum {
+    NDRT_INIT_ZEROS, NDRT_INIT_ONES, NDRT_INIT_CONST, NDRT_INIT_NORMAL,
+    NDRT_INIT_UNIFORM, NDRT_INIT_XAVIER, NDRT_INIT_KAIMING
+} ndrt_init;
+
+/* A trained tensor. Stored row-major with the *largest* local size of every
+ * axis as its stride, so offsets are the same on all ranks of a stage; the
+ * elements past a short rank's own size stay zero. */
+typedef struct ndrt_param {
+    const char *name;             /* "layers.attn.q.w" */
+    int naxes;
+    int extent[NDRT_MAX_RANK];    /* extent ids, major axis first */
+    int64_t cap[NDRT_MAX_RANK];   /* largest local size of each */
+    bool layered;                 /* first axis is a repeat's: saved as one
+                                     tensor per index, "layers.0.attn.q.w" */
+    ndrt_init init;
+    double init_arg;
+    int64_t fan_in, fan_out;
+    bool decay, frozen;
+    uint32_t stages;              /* bit s: stage s holds it */
+} ndrt_param;
+
+/* Parameters whose gradients need the same reductions, laid out one after
+ * another: weights, gradients and optimizer state are flat ranges of `n`
+ * floats, the same on every rank that holds the bucket. */
+typedef struct ndrt_bucket {
+    int nparams;
+    const int *params;            /* indices into program->params */
+    size_t n;                     /* floats, gaps and final padding included */
+    uint32_t sum;                 /* mesh axes the gradient is pending over */
+    uint32_t cut;                 /* mesh axes that cut the parameters */
+    uint32_t zero;                /* mesh axis (one bit) that partitions the
+                                     state (ZeRO-1), or 0; n divides evenly */
+    uint32_t stages;              /* stages that hold it; more than one: tied */
+    bool decay, frozen;
+} ndrt_bucket;
+
+typedef struct ndrt_rank ndrt_rank;
+
+typedef enum {
+    NDRT_F, NDRT_B, NDRT_SEND_F, NDRT_RECV_F, NDRT_SEND_B, NDRT_RECV_B,
+    NDRT_NACTIONS
+} ndrt_action_kind;
+
+typedef struct ndrt_action {
+    unsigned char kind;
+    int mb;
+} ndrt_action;
+
+/* Where a bucket lies in a stage's arena (bytes from its start). The state
+ * ranges have n floats, or n / size(zero) when partitioned. */
+typedef struct ndrt_place {
+    int bucket;
+    size_t weights, grads, state1, state2;
+} ndrt_place;
+
+typedef struct ndrt_stage {
+    size_t arena_bytes;
+    int nplaces;
+    const ndrt_place *places;     /* buckets on this stage, ascending */
+    const size_t *weights;        /* per program param: byte offset, or
+                                     NDRT_NONE */
+    const size_t *grads;
+    const size_t *inputs;         /* per program input, likewise */
+    const size_t *outputs;        /* per program output, likewise */
+    size_t loss;                  /* float: sum of the microbatch losses of
+                                     this rank; NDRT_NONE if not here */
+    void (*pre)(ndrt_rank *);     /* once per step, whole local batch */
+    void (*run[NDRT_NACTIONS])(ndrt_rank *);   /* at rank->mb */
+    int nactions;
+    const ndrt_action *actions;   /* a whole step, in order */
+    int slots;                    /* microbatches in flight */
+} ndrt_stage;
+#define NDRT_NONE ((size_t)-1)
+
+/* A value of the training data: the rows of this rank (sample axis cut by the
+ * mesh, not by microbatch), all other axes whole. */
+typedef struct ndrt_tensor {
+    const char *name;             /* "tokens" */
+    ndrt_dtype dtype;
+    int naxes;
+    const char *axis[NDRT_MAX_RANK];
+    int extent[NDRT_MAX_RANK];
+    int64_t cap[NDRT_MAX_RANK];   /* strides follow these, as for params */
+    int64_t limit, ignore;        /* integers lie in [0, limit) or equal
+                                     `ignore`; limit 0: not checked */
+} ndrt_tensor;
+
+typedef enum { NDRT_DATA_NONE, NDRT_DATA_TEXT, NDRT_DATA_ARRAYS,
+               NDRT_DATA_SYNTHETIC } ndrt_data_kind;
+typedef enum { NDRT_SGD, NDRT_ADAM, NDRT_ADAMW } ndrt_optimizer;
+typedef enum { NDRT_LR_CONST, NDRT_LR_COSINE, NDRT_LR_LINEAR,
+               NDRT_LR_WSD } ndrt_lr_kind;
+
+typedef struct ndrt_train {
+    ndrt_data_kind data;
+    const char *data_path;
+    ndrt_optimizer opt;
+    ndrt_lr_kind lr_kind;
+    double lr, lr_min;
+    double beta1, beta2, eps, weight_decay, momentum;
+    bool nesterov;
+    int64_t warmup, steps;
+    double clip;                  /* 0: off */
+    uint64_t seed;
+    int64_t eval_every, eval_batches;
+    const char *load_path, *load_prefix;
+} ndrt_train;
+
+typedef struct ndrt_program {
+    const char *name;             /* "gpt" */
+    const char *source;           /* "gpt.nd" */
+    int nmesh;
+    const char *const *mesh_name;
+    const int *mesh_size;
+    int pipe;                     /* mesh index of the pipeline axis, or -1 */
+    int zero;                     /* mesh index, or -1 */
+    int nmicro;
+    int sample_extent;            /* extent id of the sample axis as inputs
+                                     hold it, or -1 */
+    const char *sample_axis;      /* "batch", or NULL */
+    int nextents;
+    const ndrt_extent *extents;
+    int nparams;
+    const ndrt_param *params;
+    int nbuckets;
+    const ndrt_bucket *buckets;
+    int ninputs;
+    const ndrt_tensor *inputs;
+    int noutputs;
+    const ndrt_tensor *outputs;   /* value of the current microbatch */
+    int nstages;
+    const ndrt_stage *stages;
+    int ngroups;
+    const uint32_t *groups;       /* mesh masks used by collectives; the
+                                     index is the group argument below */
+    uint32_t loss_sum;            /* mesh axes the loss is pending over */
+    ndrt_train train;
+} ndrt_program;
+
+/* ---- what generated code reads -------------------------------------------- */
+
+struct ndrt_rank {
+    char *arena;
+    const int64_t *off, *n;       /* per extent: first global index, length;
+                                     those cut by NDRT_MICRO follow `mb` */
+    int rank, stage;
+    int mb, slot;                 /* microbatch; mb % stage->slots */
+    int64_t step;
+    uint64_t seed;
+    bool training;                /* dropout on */
+    const ndrt_program *program;
+    struct ndrt_state *state;     /* the runtime's own */
+};
+
+/* ---- what generated code calls --------------------------------------------- */
+
+/* C[m,n] (+)= A[m,k] B[k,n]; element (i,j) of X lies at x + i*x_r + j*x_c.
+ * Every matrix has one stride equal to 1, or is small. float, row order is
+ * free. acc: add to C instead of overwriting. m, n or k of 0 is legal. */
+void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+               const float *a, int64_t a_r, int64_t a_c,
+               const float *b, int64_t b_r, int64_t b_c,
+               float *c, int64_t c_r, int64_t c_c);
+
+/* In place, over the group's ranks, summed in rank order: the same bits on
+ * every rank and every communicator. `max` instead of a sum if told. */
+void ndrt_all_reduce(ndrt_rank *r, int group, float *x, int64_t n, bool max);
+
+/* Pieces of one axis. The whole is [outer, sum of n_i, inner]; member i of the
+ * group (in coordinate order) holds n_i = n[i]. x is packed [outer, whole,
+ * inner] on every rank for reduce_scatter and packed [outer, n_me, inner] for
+ * all_gather; y is the other one. Strides in elements are given for both, so
+ * that storage with spare room can be used: x_o, y_o step `outer`, `inner`
+ * elements are contiguous and the axis steps by `inner`. */
+void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
+                         float *y, int64_t y_o, int64_t outer,
+                         const int64_t *n, int64_t inner);
+void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
+                     float *y, int64_t y_o, int64_t outer, const int64_t *n,
+                     int64_t inner);
+/* The n_i that those two take, for extent `e` cut last by the group's axis:
+ * writes one length per member (at the current microbatch). */
+void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n);
+
+/* Rendezvous with the same rank of stage `stage` (same other coordinates).
+ * Blocks until the peer has taken, or given, the bytes. */
+void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes);
+void ndrt_recv(ndrt_rank *r, int stage, void *x, size_t bytes);
+
+int ndrt_main(const ndrt_program *p, int argc, char **argv);
+
+#endif

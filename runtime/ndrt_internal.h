@@ -1,0 +1,286 @@
+/* ndrt_internal.h - what the files of libndrt share, and what its tests use.
+ * Prototypes are grouped under the file that defines them; a generated program
+ * sees ndrt.h only.
+ */
+#ifndef NDRT_INTERNAL_H
+#define NDRT_INTERNAL_H
+
+#include "ndrt.h"
+#include "comm.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+
+/* ---- options.c: the command line ------------------------------------------- */
+
+typedef struct ndrt_config {
+    ndrt_train train;             /* the program's, with overrides */
+    const char *log_path, *save_path, *generate;
+    int64_t tokens;               /* to generate */
+    double temperature;
+    bool done;                    /* --help or --version: nothing to run */
+} ndrt_config;
+
+/* Messages for the user go to `out` (help) and `err`; either may be NULL. */
+ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
+                         ndrt_config *c, FILE *out, FILE *err);
+
+/* ---- the state of a rank ----------------------------------------------------- */
+
+typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
+typedef struct ndrt_data ndrt_data;         /* data.c */
+typedef struct ndrt_log ndrt_log;           /* log.c */
+
+typedef struct ndrt_state {
+    const ndrt_config *config;
+    ndrt_comm *comm;
+    int coord[NDRT_MAX_MESH];
+    int64_t *off, *n;             /* what rank->off and rank->n point to */
+    ndrt_group world;
+    ndrt_group *groups;           /* per program group */
+    ndrt_group *sum, *zero, *tied;   /* per bucket; n is 0 if not needed */
+    ndrt_mm *mm;                  /* matrix products made so far */
+    ndrt_data *data;
+    ndrt_log *log;
+    ndrt_status status;           /* first failure, and its text */
+    char error[512];
+    bool reported;                /* the failure needs no further message */
+    bool scratch_told;
+    int64_t fail_at;              /* communication calls until a made-up
+                                     failure; 0: never */
+    int64_t updates;              /* optimizer updates so far */
+    jmp_buf jump;                 /* out of generated code */
+} ndrt_state;
+
+/* ---- main.c -------------------------------------------------------------------- */
+
+/* Sets the rank's failure, unless it has one, and returns it. */
+ndrt_status ndrt_fail(ndrt_rank *r, ndrt_status s, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A rank is made, run from set-up to the end, and freed. Threads free theirs
+ * when all have ended: after a failure others may still read its memory. */
+ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
+                         ndrt_comm *comm);              /* NULL: no memory */
+ndrt_status ndrt_run_rank(ndrt_rank *r);
+void ndrt_rank_free(ndrt_rank *r);
+/* All ranks as threads. */
+ndrt_status ndrt_run_local(const ndrt_program *p, const ndrt_config *config);
+
+/* ---- rank.c: where a rank stands, what it holds ---------------------------------- */
+
+int ndrt_mesh_ranks(const ndrt_program *p);
+int ndrt_coord(const ndrt_program *p, int rank, int axis);
+int ndrt_stage_of(const ndrt_program *p, int rank);
+void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
+                    int64_t *off, int64_t *n);
+void ndrt_set_microbatch(ndrt_rank *r, int mb);
+/* Mesh axes that cut one of the extents. */
+uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
+/* Makes coordinates, groups and the arena; the state holds comm already. */
+ndrt_status ndrt_rank_init(ndrt_rank *r);
+/* Is `rank` the one that speaks for its piece of the parameter? */
+bool ndrt_owns_param(const ndrt_program *p, int rank, int param);
+/* The lowest stage that holds it. */
+int ndrt_param_stage(const ndrt_program *p, int param);
+/* The stages of a bucket whose copies must be added up; 0: not tied. */
+uint32_t ndrt_tied_stages(const ndrt_program *p, int bucket);
+/* Is axis `a` of the tensor the sample axis? */
+bool ndrt_is_sample(const ndrt_program *p, const ndrt_tensor *t, int a);
+
+/* Runs of a local piece that are contiguous both here and in the whole:
+ *     ndrt_walk w = ndrt_walk_...; while (ndrt_walk_next(&w)) ...
+ * visits them in ascending order. */
+typedef struct ndrt_walk {
+    int naxes;
+    int64_t off[NDRT_MAX_RANK], n[NDRT_MAX_RANK];
+    int64_t cap[NDRT_MAX_RANK], size[NDRT_MAX_RANK];
+    int64_t i[NDRT_MAX_RANK];
+    int64_t base;                 /* added to local */
+    bool started;
+    int64_t local, global, length;
+} ndrt_walk;
+/* The piece of a parameter on `rank`. layer >= 0: only that index of a layered
+ * parameter, with `global` counted inside it; nothing if not held. */
+ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
+                          int64_t layer);
+ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
+                           const ndrt_tensor *t, int mb);
+bool ndrt_walk_next(ndrt_walk *w);
+
+/* ---- init.c: initial values -------------------------------------------------------- */
+
+uint64_t ndrt_hash(const char *s);                 /* FNV-1a, 64 bits */
+uint32_t ndrt_stream(const char *name);            /* its 32-bit fold */
+float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
+                      uint64_t index);
+void ndrt_init_params(ndrt_rank *r, uint64_t seed);
+
+/* ---- comm.c ------------------------------------------------------------------------- */
+
+void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
+               bool max);
+/* Adds up v[0..n) over all ranks in rank order; the same bits everywhere. */
+ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
+/* All ranks return the failure of the lowest rank that has one. */
+ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
+/* Turns a communicator's status into the rank's failure. */
+ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
+/* Members of a mesh mask, or of a stage set along the pipeline axis. */
+ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
+                            uint32_t stages);
+void ndrt_group_free(ndrt_group *g);
+
+/* ---- gemm_dnnl.c or gemm_blas.c ------------------------------------------------------ */
+
+/* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
+ * or stored transposed with that stride between columns. */
+typedef struct ndrt_mm_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    bool ta, tb, acc;
+} ndrt_mm_key;
+ndrt_status ndrt_mm_open(ndrt_rank *r);
+ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const float *a,
+                        const float *b, float *c);
+size_t ndrt_mm_scratch(const ndrt_rank *r);        /* bytes */
+void ndrt_mm_close(ndrt_rank *r);
+extern const char ndrt_mm_name[];
+
+/* ---- safetensors.c: the file format ----------------------------------------------------- */
+
+typedef enum {
+    NDRT_ST_F32, NDRT_ST_F64, NDRT_ST_F16, NDRT_ST_BF16, NDRT_ST_I32,
+    NDRT_ST_I64, NDRT_ST_U8, NDRT_ST_BOOL, NDRT_ST_NTYPES
+} ndrt_st_type;
+
+typedef struct ndrt_st_tensor {
+    const char *name;
+    ndrt_st_type type;
+    int naxes;
+    int64_t shape[NDRT_MAX_RANK];
+    const unsigned char *data;    /* not aligned */
+} ndrt_st_tensor;
+
+typedef struct ndrt_st_file {
+    void *map;
+    size_t bytes;
+    void *header;                 /* json_t; owns the names */
+    int n;
+    ndrt_st_tensor *t;
+} ndrt_st_file;
+
+/* A failure leaves its text, which names the path, in error[]. */
+ndrt_status ndrt_st_open(ndrt_st_file *f, const char *path, char *error,
+                         size_t error_size);
+void ndrt_st_close(ndrt_st_file *f);
+const ndrt_st_tensor *ndrt_st_find(const ndrt_st_file *f, const char *name);
+const char *ndrt_st_type_name(ndrt_st_type t);
+size_t ndrt_st_type_size(ndrt_st_type t);
+/* n elements from element `at` on. The integer form is false if a value does
+ * not fit in 32 bits or is no integer type. */
+void ndrt_st_floats(const ndrt_st_tensor *t, int64_t at, int64_t n,
+                    float *out);
+bool ndrt_st_ints(const ndrt_st_tensor *t, int64_t at, int64_t n,
+                  int32_t *out);
+
+typedef struct ndrt_st_writer {
+    FILE *f;
+    char *path, *tmp;
+} ndrt_st_writer;
+/* All tensors are F32; their data follows in the order given. The file takes
+ * its name in ndrt_st_finish; until then nothing is at `path`. */
+ndrt_status ndrt_st_create(ndrt_st_writer *w, const char *path,
+                           const ndrt_st_tensor *t, int n, char *error,
+                           size_t error_size);
+ndrt_status ndrt_st_write(ndrt_st_writer *w, const float *x, int64_t n,
+                          char *error, size_t error_size);
+ndrt_status ndrt_st_finish(ndrt_st_writer *w, char *error, size_t error_size);
+void ndrt_st_cancel(ndrt_st_writer *w);
+
+/* ---- checkpoint.c: parameters to and from files --------------------------------------------- */
+
+/* "layers.attn.q.w" at 3 -> "layers.3.attn.q.w"; malloc'ed. */
+char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
+                      const char *prefix);
+ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix);
+ndrt_status ndrt_save(ndrt_rank *r, const char *path);
+
+/* ---- data.c, arrays.c ------------------------------------------------------------------------ */
+
+typedef struct ndrt_text {        /* bytes of a file, in windows of `t` */
+    const unsigned char *map;
+    size_t bytes;
+    int64_t t, windows, held;     /* windows: for training, held: for eval */
+} ndrt_text;
+
+struct ndrt_data {
+    ndrt_data_kind kind;
+    const char *path;
+    ndrt_text text;
+    ndrt_st_file file;            /* arrays */
+    int64_t rows, held;           /* arrays: training rows, then held out */
+    const ndrt_st_tensor **source;   /* arrays: per input */
+};
+
+ndrt_status ndrt_data_open(ndrt_rank *r);
+void ndrt_data_close(ndrt_rank *r);
+/* Fills the input buffers with batch `k`, counted from 0. */
+ndrt_status ndrt_data_batch(ndrt_rank *r, int64_t k, bool eval);
+bool ndrt_data_can_eval(const ndrt_rank *r);
+/* How n samples are shared out: *held for evaluation, the rest for training. */
+void ndrt_hold_out(const ndrt_rank *r, int64_t n, int64_t *train,
+                   int64_t *held);
+int64_t ndrt_batch_size(const ndrt_program *p);    /* global */
+int64_t ndrt_step_tokens(const ndrt_program *p);   /* unique ones */
+ndrt_status ndrt_check_ids(ndrt_rank *r, const ndrt_tensor *t,
+                           const int32_t *x, int64_t n, int64_t where);
+void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not on the stage */
+ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_data *d);
+ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval);
+
+/* ---- optim.c -------------------------------------------------------------------------------- */
+
+double ndrt_lr(const ndrt_train *t, int64_t update);       /* 1-based */
+/* Resolves what the gradients are pending over: after it every rank holds the
+ * sum, or its zero part of it. */
+ndrt_status ndrt_reduce_grads(ndrt_rank *r);
+/* This rank's share of the squared norm: each element counts on one rank. */
+double ndrt_square_norm(const ndrt_rank *r);
+ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr);
+
+/* ---- train.c ---------------------------------------------------------------------------------- */
+
+ndrt_status ndrt_train_loop(ndrt_rank *r);
+/* The forward pass alone with training off. only_mb >= 0: that microbatch. */
+ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
+/* Runs generated code; a failure inside it comes back as a status. */
+ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
+/* Leaves generated code after a failure. */
+_Noreturn void ndrt_raise(ndrt_rank *r);
+
+/* ---- generate.c --------------------------------------------------------------------------------- */
+
+ndrt_status ndrt_generate(ndrt_rank *r, FILE *out);
+
+/* ---- log.c ---------------------------------------------------------------------------------------- */
+
+typedef struct ndrt_step_line {
+    int64_t step, tokens;
+    double loss, grad_norm, lr;
+} ndrt_step_line;
+
+ndrt_status ndrt_log_open(ndrt_rank *r);       /* rank 0; others: no-ops */
+void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s);
+void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches);
+void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void ndrt_log_close(ndrt_rank *r);
+void ndrt_banner(ndrt_rank *r, bool local);
+void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
+
+/* ---- launch.c: under mpirun --------------------------------------------------------------------------- */
+
+bool ndrt_under_launcher(void);
+bool ndrt_launcher_first(void);                /* this process may speak */
+ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config);
+
+#endif

@@ -1,0 +1,215 @@
+/* ndrt_math.h - what generated kernels compute with: float functions that the
+ * C compiler can vectorise, and the counter-based random numbers.
+ *
+ * exp, log, tanh and erf are branch-free polynomials (relative error below
+ * 7e-7 over the range that matters), because libm's are calls and a call stops
+ * vectorisation. -inf is a legal input of nd_exp and yields 0.
+ */
+#ifndef NDRT_MATH_H
+#define NDRT_MATH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float nd_bits_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline uint32_t nd_float_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+/* e^x = 2^k e^r with |r| <= ln2/2, Taylor to r^6 (Cephes' coefficients are not
+ * needed at this width: the remainder is below 1.2e-7). */
+static inline float nd_exp(float x)
+{
+    float c = x < -87.0f ? -87.0f : x;
+    c = c > 88.0f ? 88.0f : c;
+    float k = rintf(c * 1.44269504f);
+    float r = fmaf(k, -0.693145752f, c);
+    r = fmaf(k, -1.42860677e-6f, r);
+    float p = 1.0f / 5040.0f;
+    p = fmaf(p, r, 1.0f / 720.0f);
+    p = fmaf(p, r, 1.0f / 120.0f);
+    p = fmaf(p, r, 1.0f / 24.0f);
+    p = fmaf(p, r, 1.0f / 6.0f);
+    p = fmaf(p, r, 0.5f);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    float s = nd_bits_float((uint32_t)((int32_t)k + 127) << 23);
+    float y = p * s;
+    y = x > 88.7f ? INFINITY : y;
+    y = x < -87.0f ? 0.0f : y;
+    return x != x ? x : y;
+}
+
+/* x = 2^k m with m in [sqrt(1/2), sqrt 2); log m by the atanh series in
+ * s = (m-1)/(m+1), |s| <= 0.1716. */
+static inline float nd_log(float x)
+{
+    float tiny = x < 1.17549435e-38f ? 1.0f : 0.0f;
+    float z = tiny != 0.0f ? x * 16777216.0f : x;
+    uint32_t u = nd_float_bits(z);
+    int32_t k = (int32_t)((u - 0x3f3504f3u) >> 23);
+    k = (int32_t)(u - 0x3f3504f3u) < 0 ? k - 512 : k;
+    float m = nd_bits_float(u - ((uint32_t)k << 23));
+    float s = (m - 1.0f) / (m + 1.0f);
+    float t = s * s;
+    float p = 2.0f / 9.0f;
+    p = fmaf(p, t, 2.0f / 7.0f);
+    p = fmaf(p, t, 2.0f / 5.0f);
+    p = fmaf(p, t, 2.0f / 3.0f);
+    p = fmaf(p, t, 2.0f);
+    float e = (float)k - 24.0f * tiny;
+    float y = fmaf(e, 0.693147182f, p * s);
+    y = x == 0.0f ? -INFINITY : y;
+    y = x < 0.0f ? NAN : y;
+    return x == INFINITY || x != x ? x : y;
+}
+
+static inline float nd_sigmoid(float x)
+{
+    return 1.0f / (1.0f + nd_exp(-x));
+}
+
+/* Near 0 the quotient form loses digits, so an odd polynomial takes over. */
+static inline float nd_tanh(float x)
+{
+    float a = fabsf(x);
+    float e = nd_exp(-2.0f * a);
+    float big = (1.0f - e) / (1.0f + e);
+    float t = x * x;
+    float p = 62.0f / 2835.0f;
+    p = fmaf(p, t, -17.0f / 315.0f);
+    p = fmaf(p, t, 2.0f / 15.0f);
+    p = fmaf(p, t, -1.0f / 3.0f);
+    p = fmaf(p * t, a, a);
+    float y = a < 0.18f ? p : big;
+    return copysignf(y, x);
+}
+
+/* Near 0 the Maclaurin series; beyond, 1 - t(...)e^{-x^2} with Abramowitz and
+ * Stegun 7.1.26 (absolute error 1.5e-7). */
+static inline float nd_erf(float x)
+{
+    float a = fabsf(x);
+    float t = 1.0f / fmaf(0.3275911f, a, 1.0f);
+    float p = 1.061405429f;
+    p = fmaf(p, t, -1.453152027f);
+    p = fmaf(p, t, 1.421413741f);
+    p = fmaf(p, t, -0.284496736f);
+    p = fmaf(p, t, 0.254829592f);
+    float far = 1.0f - p * t * nd_exp(-a * a);
+    float q = x * x;
+    float s = 1.0f / 1320.0f;
+    s = fmaf(s, -q, 1.0f / 216.0f);
+    s = fmaf(s, -q, 1.0f / 42.0f);
+    s = fmaf(s, -q, 1.0f / 10.0f);
+    s = fmaf(s, -q, 1.0f / 3.0f);
+    s = fmaf(s, -q, 1.0f);
+    float near = 1.12837917f * a * s;
+    return copysignf(a < 0.35f ? near : far, x);
+}
+
+static inline float nd_sqrt(float x)
+{
+    return sqrtf(x);
+}
+
+static inline float nd_rsqrt(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+
+static inline float nd_pow(float x, float y)
+{
+    return powf(x, y);
+}
+
+static inline float nd_sin(float x)
+{
+    return sinf(x);
+}
+
+static inline float nd_cos(float x)
+{
+    return cosf(x);
+}
+
+static inline float nd_abs(float x)
+{
+    return fabsf(x);
+}
+
+static inline float nd_min(float a, float b)
+{
+    return a < b ? a : b;
+}
+
+static inline float nd_max(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+static inline int32_t nd_floordiv(int32_t a, int32_t b)
+{
+    int32_t q = a / b;
+    return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+
+static inline int32_t nd_floormod(int32_t a, int32_t b)
+{
+    return a - b * nd_floordiv(a, b);
+}
+
+/* Philox4x32-10 (Salmon et al., SC'11). A draw is a pure function of
+ *   key     = seed
+ *   counter = (64-bit element index, step, stream)
+ * so a number depends on where an element stands in the whole tensor and never
+ * on who computes it. `stream` = 32-bit fold of the instance path's FNV-1a
+ * hash, plus 0x9e3779b9 times (iteration of the enclosing repeat + 1). */
+static inline uint32_t nd_philox(uint64_t seed, uint64_t index, uint32_t step,
+                                 uint32_t stream, uint32_t *second)
+{
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32);
+    uint32_t c2 = step, c3 = stream;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < 10; i++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0;
+        uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        uint32_t n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    if (second)
+        *second = c1;
+    return c0;
+}
+
+/* Uniform in [0, 1), 24 bits. */
+static inline float nd_uniform(uint64_t seed, uint64_t index, uint32_t step,
+                               uint32_t stream)
+{
+    return (float)(nd_philox(seed, index, step, stream, 0) >> 8) * 0x1p-24f;
+}
+
+/* One element of a dropout mask. */
+static inline float nd_dropout(float p, uint64_t seed, uint64_t index,
+                               uint32_t step, uint32_t stream)
+{
+    return nd_uniform(seed, index, step, stream) < p ? 0.0f : 1.0f / (1.0f - p);
+}
+
+#endif

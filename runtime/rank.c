@@ -1,0 +1,323 @@
+/* rank.c - where a rank stands in the mesh, which pieces it holds, and its
+ * memory.
+ *
+ * Rank numbers count the mesh with the last axis fastest. An extent is the
+ * piece of one axis: cut by its mesh axes in turn, the first is the major one,
+ * and the first pieces are one longer where sizes do not divide. NDRT_MICRO
+ * among the cuts stands for the microbatch.
+ */
+#include "ndrt_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARENA_ALIGN = 4096 };
+
+int ndrt_mesh_ranks(const ndrt_program *p)
+{
+    int n = 1;
+
+    for (int a = 0; a < p->nmesh; a++)
+        n *= p->mesh_size[a];
+    return n;
+}
+
+int ndrt_coord(const ndrt_program *p, int rank, int axis)
+{
+    for (int a = p->nmesh - 1; a > axis; a--)
+        rank /= p->mesh_size[a];
+    return rank % p->mesh_size[axis];
+}
+
+int ndrt_stage_of(const ndrt_program *p, int rank)
+{
+    return p->pipe < 0 ? 0 : ndrt_coord(p, rank, p->pipe);
+}
+
+void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
+                    int64_t *off, int64_t *n)
+{
+    const ndrt_extent *e = &p->extents[extent];
+
+    *off = 0;
+    *n = e->size;
+    for (int i = 0; i < e->ncut; i++) {
+        bool micro = e->cut[i] == NDRT_MICRO;
+        int64_t parts = micro ? p->nmicro : p->mesh_size[e->cut[i]];
+        int64_t c = micro ? mb : ndrt_coord(p, rank, e->cut[i]);
+        if (i == 0 && e->bounds) {
+            *off = e->bounds[c];
+            *n = e->bounds[c + 1] - e->bounds[c];
+            continue;
+        }
+        int64_t q = *n / parts, rem = *n % parts;
+        *off += c * q + (c < rem ? c : rem);
+        *n = q + (c < rem);
+    }
+}
+
+static bool follows_micro(const ndrt_extent *e)
+{
+    for (int i = 0; i < e->ncut; i++)
+        if (e->cut[i] == NDRT_MICRO)
+            return true;
+    return false;
+}
+
+void ndrt_set_microbatch(ndrt_rank *r, int mb)
+{
+    const ndrt_program *p = r->program;
+    ndrt_state *st = r->state;
+
+    r->mb = mb;
+    r->slot = mb % p->stages[r->stage].slots;
+    for (int e = 0; e < p->nextents; e++)
+        if (follows_micro(&p->extents[e]))
+            ndrt_extent_of(p, e, r->rank, mb, &st->off[e], &st->n[e]);
+}
+
+uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n)
+{
+    uint32_t mask = 0;
+
+    for (int i = 0; i < n; i++) {
+        const ndrt_extent *e = &p->extents[extent[i]];
+        for (int c = 0; c < e->ncut; c++)
+            if (e->cut[c] != NDRT_MICRO)
+                mask |= 1u << e->cut[c];
+    }
+    return mask;
+}
+
+bool ndrt_is_sample(const ndrt_program *p, const ndrt_tensor *t, int a)
+{
+    return p->sample_axis && t->axis[a] &&
+           strcmp(t->axis[a], p->sample_axis) == 0;
+}
+
+/* ---- parameters ------------------------------------------------------------------ */
+
+int ndrt_param_stage(const ndrt_program *p, int param)
+{
+    for (int s = 0; s < p->nstages; s++)
+        if (p->stages[s].weights[param] != NDRT_NONE)
+            return s;
+    return -1;
+}
+
+bool ndrt_owns_param(const ndrt_program *p, int rank, int param)
+{
+    const ndrt_param *q = &p->params[param];
+    uint32_t cut = ndrt_cut_mask(p, q->extent, q->naxes);
+    int stage = ndrt_stage_of(p, rank);
+
+    if (p->stages[stage].weights[param] == NDRT_NONE)
+        return false;
+    for (int a = 0; a < p->nmesh; a++) {
+        if (cut >> a & 1)
+            continue;
+        int c = ndrt_coord(p, rank, a);
+        if (a == p->pipe ? c != ndrt_param_stage(p, param) : c != 0)
+            return false;
+    }
+    return true;
+}
+
+/* A bucket whose parameters are cut over the pipeline holds other layers on
+ * each stage; only one that is not, and is on several, has copies. */
+uint32_t ndrt_tied_stages(const ndrt_program *p, int bucket)
+{
+    const ndrt_bucket *b = &p->buckets[bucket];
+    uint32_t cut = b->cut;
+
+    for (int i = 0; i < b->nparams; i++) {
+        const ndrt_param *q = &p->params[b->params[i]];
+        cut |= ndrt_cut_mask(p, q->extent, q->naxes);
+    }
+    if (p->pipe < 0 || (cut >> p->pipe & 1) ||
+        (b->stages & (b->stages - 1)) == 0)
+        return 0;
+    return b->stages;
+}
+
+/* ---- walking a piece ----------------------------------------------------------------- */
+
+static void walk_axis(ndrt_walk *w, const ndrt_program *p, int extent,
+                      int64_t cap, int rank, int mb)
+{
+    int a = w->naxes++;
+
+    ndrt_extent_of(p, extent, rank, mb, &w->off[a], &w->n[a]);
+    w->cap[a] = cap;
+    w->size[a] = p->extents[extent].size;
+}
+
+ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
+                          int64_t layer)
+{
+    const ndrt_param *q = &p->params[param];
+    ndrt_walk w = {0};
+
+    for (int a = layer >= 0 ? 1 : 0; a < q->naxes; a++)
+        walk_axis(&w, p, q->extent[a], q->cap[a], rank, 0);
+    if (layer >= 0) {
+        int64_t off, n;
+        ndrt_extent_of(p, q->extent[0], rank, 0, &off, &n);
+        w.base = layer - off;
+        for (int a = 0; a < w.naxes; a++)
+            w.base *= w.cap[a];
+        if (layer < off || layer >= off + n)
+            w.started = true, w.naxes = -1;
+    }
+    return w;
+}
+
+ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
+                           const ndrt_tensor *t, int mb)
+{
+    ndrt_walk w = {0};
+
+    for (int a = 0; a < t->naxes; a++)
+        walk_axis(&w, p, t->extent[a], t->cap[a], rank, mb);
+    return w;
+}
+
+/* Steps all axes but the last, which is the run. */
+static bool step(ndrt_walk *w)
+{
+    for (int a = w->naxes - 2; a >= 0; a--) {
+        if (++w->i[a] < w->n[a])
+            return true;
+        w->i[a] = 0;
+    }
+    return false;
+}
+
+bool ndrt_walk_next(ndrt_walk *w)
+{
+    if (!w->started) {
+        w->started = true;
+        for (int a = 0; a < w->naxes; a++)
+            if (w->n[a] == 0)
+                return false;
+    } else if (!step(w)) {
+        return false;
+    }
+    w->local = w->global = 0;
+    for (int a = 0; a < w->naxes; a++) {
+        w->local = w->local * w->cap[a] + w->i[a];
+        w->global = w->global * w->size[a] + w->off[a] + w->i[a];
+    }
+    w->local += w->base;
+    w->length = w->naxes > 0 ? w->n[w->naxes - 1] : 1;
+    return true;
+}
+
+/* ---- making a rank --------------------------------------------------------------------- */
+
+static ndrt_status open_groups(ndrt_rank *r)
+{
+    const ndrt_program *p = r->program;
+    ndrt_state *st = r->state;
+    uint32_t pipe = p->pipe < 0 ? 0 : 1u << p->pipe;
+    ndrt_status s = NDRT_OK;
+
+    for (int g = 0; g < p->ngroups && s == NDRT_OK; g++)
+        s = ndrt_group_open(r, &st->groups[g], p->groups[g], 0);
+    for (int i = 0; i < p->nbuckets && s == NDRT_OK; i++) {
+        const ndrt_bucket *b = &p->buckets[i];
+        uint32_t tied = ndrt_tied_stages(p, i);
+        uint32_t sum = b->sum & ~b->zero & ~pipe;
+        if (!(b->stages >> r->stage & 1))
+            continue;
+        if (tied)
+            s = ndrt_group_open(r, &st->tied[i], 0, tied);
+        if (s == NDRT_OK && sum)
+            s = ndrt_group_open(r, &st->sum[i], sum, 0);
+        if (s == NDRT_OK && b->zero)
+            s = ndrt_group_open(r, &st->zero[i], b->zero, 0);
+    }
+    return s;
+}
+
+static ndrt_status make_arena(ndrt_rank *r)
+{
+    size_t bytes = r->program->stages[r->stage].arena_bytes;
+    size_t all = (bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
+
+    r->arena = all < bytes ? NULL : aligned_alloc(ARENA_ALIGN, all);
+    if (!r->arena) {
+        char text[24];
+        ndrt_bytes(text, bytes);
+        return ndrt_fail(r, NDRT_EINTERNAL, "cannot allocate the arena of %s",
+                         text);
+    }
+    memset(r->arena, 0, all);
+    return NDRT_OK;
+}
+
+ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
+                         ndrt_comm *comm)
+{
+    ndrt_rank *r = calloc(1, sizeof *r);
+    ndrt_state *st = calloc(1, sizeof *st);
+    size_t ne = (size_t)p->nextents + 1, nb = (size_t)p->nbuckets + 1;
+
+    if (!r || !st) {
+        free(r);
+        free(st);
+        return NULL;
+    }
+    r->state = st;
+    r->program = p;
+    r->rank = comm->rank;
+    r->stage = ndrt_stage_of(p, comm->rank);
+    r->seed = config->train.seed;
+    st->config = config;
+    st->comm = comm;
+    st->off = calloc(2 * ne, sizeof *st->off);
+    st->groups = calloc((size_t)p->ngroups + 1, sizeof *st->groups);
+    st->sum = calloc(3 * nb, sizeof *st->sum);
+    if (!st->off || !st->groups || !st->sum) {
+        ndrt_rank_free(r);
+        return NULL;
+    }
+    st->n = st->off + ne;
+    st->zero = st->sum + nb;
+    st->tied = st->zero + nb;
+    r->off = st->off;
+    r->n = st->n;
+    for (int a = 0; a < p->nmesh; a++)
+        st->coord[a] = ndrt_coord(p, r->rank, a);
+    for (int e = 0; e < p->nextents; e++)
+        ndrt_extent_of(p, e, r->rank, 0, &st->off[e], &st->n[e]);
+    return r;
+}
+
+ndrt_status ndrt_rank_init(ndrt_rank *r)
+{
+    ndrt_status s = open_groups(r);
+
+    return s == NDRT_OK ? make_arena(r) : s;
+}
+
+void ndrt_rank_free(ndrt_rank *r)
+{
+    const ndrt_program *p = r->program;
+    ndrt_state *st = r->state;
+
+    for (int g = 0; st->groups && g < p->ngroups; g++)
+        ndrt_group_free(&st->groups[g]);
+    for (int b = 0; st->tied && b < p->nbuckets; b++) {
+        ndrt_group_free(&st->sum[b]);
+        ndrt_group_free(&st->zero[b]);
+        ndrt_group_free(&st->tied[b]);
+    }
+    ndrt_group_free(&st->world);
+    free(st->groups);
+    free(st->sum);
+    free(st->off);
+    free(r->arena);
+    free(st);
+    free(r);
+}

@@ -1,0 +1,415 @@
+/* safetensors.c - reading and writing the safetensors format:
+ *
+ *     8 bytes   length of the header, little-endian
+ *     header    JSON: {"wte": {"dtype": "F32", "shape": [256, 384],
+ *                              "data_offsets": [0, 393216]}, ...}
+ *     data      offsets count from here
+ *
+ * Nothing in a header is trusted: sizes are multiplied with overflow checks
+ * and must equal the offsets' difference, which must lie inside the file.
+ */
+#include "ndrt_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_HEADER = 100 * 1024 * 1024 };
+
+static const struct {
+    const char *name;
+    size_t size;
+} types[NDRT_ST_NTYPES] = {
+    [NDRT_ST_F32] = {"F32", 4},   [NDRT_ST_F64] = {"F64", 8},
+    [NDRT_ST_F16] = {"F16", 2},   [NDRT_ST_BF16] = {"BF16", 2},
+    [NDRT_ST_I32] = {"I32", 4},   [NDRT_ST_I64] = {"I64", 8},
+    [NDRT_ST_U8] = {"U8", 1},     [NDRT_ST_BOOL] = {"BOOL", 1},
+};
+
+const char *ndrt_st_type_name(ndrt_st_type t)
+{
+    return types[t].name;
+}
+
+size_t ndrt_st_type_size(ndrt_st_type t)
+{
+    return types[t].size;
+}
+
+/* ---- the header ------------------------------------------------------------------- */
+
+typedef struct reader {
+    ndrt_st_file *f;
+    const char *path;
+    char *error;
+    size_t error_size;
+} reader;
+
+#define BAD(rd, ...) \
+    (snprintf((rd)->error, (rd)->error_size, __VA_ARGS__), NDRT_EINPUT)
+
+static ndrt_status read_type(reader *rd, ndrt_st_tensor *t, const json_t *j)
+{
+    const char *name = json_string_value(j);
+
+    for (int i = 0; name && i < NDRT_ST_NTYPES; i++) {
+        if (strcmp(name, types[i].name) == 0) {
+            t->type = (ndrt_st_type)i;
+            return NDRT_OK;
+        }
+    }
+    return BAD(rd, "\"%s\": tensor \"%s\" has the dtype %s, which is not "
+               "supported", rd->path, t->name, name ? name : "(none)");
+}
+
+static ndrt_status read_shape(reader *rd, ndrt_st_tensor *t, const json_t *j,
+                              uint64_t *bytes)
+{
+    if (!json_is_array(j) || json_array_size(j) > NDRT_MAX_RANK)
+        return BAD(rd, "\"%s\": tensor \"%s\" has no shape of at most %d axes",
+                   rd->path, t->name, (int)NDRT_MAX_RANK);
+    t->naxes = (int)json_array_size(j);
+    *bytes = types[t->type].size;
+    for (int a = 0; a < t->naxes; a++) {
+        const json_t *v = json_array_get(j, (size_t)a);
+        t->shape[a] = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (t->shape[a] < 0 ||
+            __builtin_mul_overflow(*bytes, (uint64_t)t->shape[a], bytes))
+            return BAD(rd, "\"%s\": tensor \"%s\" has an impossible shape",
+                       rd->path, t->name);
+    }
+    return NDRT_OK;
+}
+
+static ndrt_status read_tensor(reader *rd, ndrt_st_tensor *t, const json_t *j,
+                               const unsigned char *data, uint64_t avail)
+{
+    const json_t *offs = json_object_get(j, "data_offsets");
+    const json_t *a = json_array_get(offs, 0), *b = json_array_get(offs, 1);
+    uint64_t bytes;
+    ndrt_status s = read_type(rd, t, json_object_get(j, "dtype"));
+
+    if (s == NDRT_OK)
+        s = read_shape(rd, t, json_object_get(j, "shape"), &bytes);
+    if (s != NDRT_OK)
+        return s;
+    if (json_array_size(offs) != 2 || !json_is_integer(a) ||
+        !json_is_integer(b) || json_integer_value(a) < 0 ||
+        json_integer_value(b) < json_integer_value(a))
+        return BAD(rd, "\"%s\": tensor \"%s\" has bad data_offsets", rd->path,
+                   t->name);
+    uint64_t begin = (uint64_t)json_integer_value(a);
+    uint64_t end = (uint64_t)json_integer_value(b);
+    if (end - begin != bytes)
+        return BAD(rd, "\"%s\": tensor \"%s\" has %llu bytes of data, its "
+                   "shape needs %llu", rd->path, t->name,
+                   (unsigned long long)(end - begin),
+                   (unsigned long long)bytes);
+    if (end > avail)
+        return BAD(rd, "\"%s\" is cut short: tensor \"%s\" ends at byte %llu "
+                   "of the data, there are %llu", rd->path, t->name,
+                   (unsigned long long)end, (unsigned long long)avail);
+    t->data = data + begin;
+    return NDRT_OK;
+}
+
+static ndrt_status read_header(reader *rd)
+{
+    ndrt_st_file *f = rd->f;
+    const unsigned char *p = f->map;
+    uint64_t len = 0;
+    json_error_t je;
+    const char *name;
+    json_t *j;
+
+    if (f->bytes < 8)
+        return BAD(rd, "\"%s\" is no safetensors file: %zu bytes", rd->path,
+                   f->bytes);
+    for (int i = 7; i >= 0; i--)
+        len = len << 8 | p[i];
+    if (len > f->bytes - 8 || len > MAX_HEADER)
+        return BAD(rd, "\"%s\" is no safetensors file, or cut short: a header "
+                   "of %llu bytes in a file of %zu", rd->path,
+                   (unsigned long long)len, f->bytes);
+    f->header = json_loadb((const char *)p + 8, (size_t)len,
+                           JSON_REJECT_DUPLICATES, &je);
+    if (!json_is_object((json_t *)f->header))
+        return BAD(rd, "\"%s\": the header is not a JSON object: %s", rd->path,
+                   f->header ? "another value" : je.text);
+    f->t = calloc(json_object_size(f->header) + 1, sizeof *f->t);
+    if (!f->t)
+        return BAD(rd, "out of memory"), NDRT_EINTERNAL;
+    json_object_foreach((json_t *)f->header, name, j) {
+        if (strcmp(name, "__metadata__") == 0)
+            continue;
+        f->t[f->n].name = name;
+        ndrt_status s = read_tensor(rd, &f->t[f->n], j, p + 8 + len,
+                                    f->bytes - 8 - len);
+        if (s != NDRT_OK)
+            return s;
+        f->n++;
+    }
+    return NDRT_OK;
+}
+
+ndrt_status ndrt_st_open(ndrt_st_file *f, const char *path, char *error,
+                         size_t error_size)
+{
+    reader rd = {f, path, error, error_size};
+    struct stat sb;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    *f = (ndrt_st_file){0};
+    if (fd < 0 || fstat(fd, &sb) < 0) {
+        ndrt_status s = BAD(&rd, "cannot open \"%s\": %s", path,
+                            strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return s;
+    }
+    f->bytes = S_ISREG(sb.st_mode) ? (size_t)sb.st_size : 0;
+    if (f->bytes > 0)
+        f->map = mmap(NULL, f->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (f->map == MAP_FAILED) {
+        f->map = NULL;
+        return BAD(&rd, "cannot read \"%s\": %s", path, strerror(errno));
+    }
+    ndrt_status s = read_header(&rd);
+    if (s != NDRT_OK)
+        ndrt_st_close(f);
+    return s;
+}
+
+void ndrt_st_close(ndrt_st_file *f)
+{
+    if (f->map)
+        munmap(f->map, f->bytes);
+    if (f->header)
+        json_decref(f->header);
+    free(f->t);
+    *f = (ndrt_st_file){0};
+}
+
+const ndrt_st_tensor *ndrt_st_find(const ndrt_st_file *f, const char *name)
+{
+    for (int i = 0; i < f->n; i++)
+        if (strcmp(f->t[i].name, name) == 0)
+            return &f->t[i];
+    return NULL;
+}
+
+/* ---- elements ---------------------------------------------------------------------- */
+
+/* A bfloat16 is the upper half of a float. */
+static float from_bf16(uint16_t v)
+{
+    uint32_t u = (uint32_t)v << 16;
+    float f;
+
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* Shifted into place, a half is a float whose exponent is 112 too small; a
+ * multiplication by 2^112 repairs it and subnormals as well. */
+static float from_f16(uint16_t v)
+{
+    uint32_t u = (uint32_t)(v & 0x7fff) << 13;
+    float f;
+
+    if ((v & 0x7c00) == 0x7c00)
+        u |= 0x7f800000u;
+    memcpy(&f, &u, sizeof f);
+    if ((v & 0x7c00) != 0x7c00)
+        f *= 0x1p112f;
+    return v & 0x8000 ? -f : f;
+}
+
+static float float_at(const ndrt_st_tensor *t, const unsigned char *p)
+{
+    double d;
+    uint16_t h;
+    int32_t i;
+    int64_t l;
+    float f = 0.0f;
+
+    switch (t->type) {
+    case NDRT_ST_F32:
+        memcpy(&f, p, sizeof f);
+        return f;
+    case NDRT_ST_F64:
+        memcpy(&d, p, sizeof d);
+        return (float)d;
+    case NDRT_ST_F16:
+        memcpy(&h, p, sizeof h);
+        return from_f16(h);
+    case NDRT_ST_BF16:
+        memcpy(&h, p, sizeof h);
+        return from_bf16(h);
+    case NDRT_ST_I32:
+        memcpy(&i, p, sizeof i);
+        return (float)i;
+    case NDRT_ST_I64:
+        memcpy(&l, p, sizeof l);
+        return (float)l;
+    case NDRT_ST_U8:
+        return (float)*p;
+    case NDRT_ST_BOOL:
+        return *p ? 1.0f : 0.0f;
+    case NDRT_ST_NTYPES:
+        break;
+    }
+    return f;
+}
+
+void ndrt_st_floats(const ndrt_st_tensor *t, int64_t at, int64_t n, float *out)
+{
+    size_t size = types[t->type].size;
+    const unsigned char *p = t->data + (size_t)at * size;
+
+    if (t->type == NDRT_ST_F32) {
+        memcpy(out, p, (size_t)n * size);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        out[i] = float_at(t, p + (size_t)i * size);
+}
+
+bool ndrt_st_ints(const ndrt_st_tensor *t, int64_t at, int64_t n, int32_t *out)
+{
+    size_t size = types[t->type].size;
+    const unsigned char *p = t->data + (size_t)at * size;
+
+    for (int64_t i = 0; i < n; i++, p += size) {
+        int64_t l;
+        switch (t->type) {
+        case NDRT_ST_I32:
+            memcpy(&out[i], p, sizeof *out);
+            break;
+        case NDRT_ST_I64:
+            memcpy(&l, p, sizeof l);
+            if (l < INT32_MIN || l > INT32_MAX)
+                return false;
+            out[i] = (int32_t)l;
+            break;
+        case NDRT_ST_U8:
+            out[i] = *p;
+            break;
+        case NDRT_ST_BOOL:
+            out[i] = *p != 0;
+            break;
+        default:
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- writing ---------------------------------------------------------------------------- */
+
+static json_t *header_of(const ndrt_st_tensor *t, int n)
+{
+    json_t *h = json_object();
+    json_int_t at = 0;
+
+    for (int i = 0; h && i < n; i++) {
+        json_t *shape = json_array();
+        json_int_t bytes = (json_int_t)types[t[i].type].size;
+        for (int a = 0; a < t[i].naxes; a++) {
+            json_array_append_new(shape, json_integer(t[i].shape[a]));
+            bytes *= t[i].shape[a];
+        }
+        json_t *one = json_pack("{s:s, s:o, s:[I, I]}", "dtype",
+                                types[t[i].type].name, "shape", shape,
+                                "data_offsets", at, at + bytes);
+        if (!one || json_object_set_new(h, t[i].name, one) < 0) {
+            json_decref(h);
+            return NULL;
+        }
+        at += bytes;
+    }
+    return h;
+}
+
+static ndrt_status write_failed(ndrt_st_writer *w, char *error, size_t size)
+{
+    snprintf(error, size, "cannot write \"%s\": %s", w->path,
+             strerror(errno));
+    ndrt_st_cancel(w);
+    return NDRT_EINPUT;
+}
+
+/* Spaces round the header up, so that the data are aligned to 8 bytes. */
+static bool write_header(FILE *f, const char *text)
+{
+    size_t len = strlen(text), all = (len + 7) / 8 * 8;
+    unsigned char head[8];
+
+    for (int i = 0; i < 8; i++)
+        head[i] = (unsigned char)((uint64_t)all >> 8 * i);
+    return fwrite(head, 1, sizeof head, f) == sizeof head &&
+           fwrite(text, 1, len, f) == len &&
+           fwrite("        ", 1, all - len, f) == all - len;
+}
+
+ndrt_status ndrt_st_create(ndrt_st_writer *w, const char *path,
+                           const ndrt_st_tensor *t, int n, char *error,
+                           size_t error_size)
+{
+    json_t *h = header_of(t, n);
+    char *text = h ? json_dumps(h, JSON_COMPACT) : NULL;
+
+    *w = (ndrt_st_writer){.path = strdup(path)};
+    json_decref(h);
+    if (!text || !w->path || asprintf(&w->tmp, "%s.tmp", path) < 0) {
+        free(text);
+        free(w->path);
+        *w = (ndrt_st_writer){0};
+        snprintf(error, error_size, "out of memory for a header");
+        return NDRT_EINTERNAL;
+    }
+    w->f = fopen(w->tmp, "wbe");
+    bool ok = w->f && write_header(w->f, text);
+    free(text);
+    return ok ? NDRT_OK : write_failed(w, error, error_size);
+}
+
+ndrt_status ndrt_st_write(ndrt_st_writer *w, const float *x, int64_t n,
+                          char *error, size_t error_size)
+{
+    if (fwrite(x, sizeof *x, (size_t)n, w->f) != (size_t)n)
+        return write_failed(w, error, error_size);
+    return NDRT_OK;
+}
+
+/* The data are on disk before the name is: a crash leaves the old file. */
+ndrt_status ndrt_st_finish(ndrt_st_writer *w, char *error, size_t error_size)
+{
+    bool ok = fflush(w->f) == 0 && fsync(fileno(w->f)) == 0;
+
+    ok = fclose(w->f) == 0 && ok;
+    w->f = NULL;
+    if (!ok || rename(w->tmp, w->path) < 0)
+        return write_failed(w, error, error_size);
+    free(w->path);
+    free(w->tmp);
+    *w = (ndrt_st_writer){0};
+    return NDRT_OK;
+}
+
+void ndrt_st_cancel(ndrt_st_writer *w)
+{
+    if (w->f)
+        fclose(w->f);
+    if (w->tmp)
+        unlink(w->tmp);
+    free(w->path);
+    free(w->tmp);
+    *w = (ndrt_st_writer){0};
+}
