@@ -132,6 +132,13 @@ void ck_outer_warning(ck *c, nd_loc at, ck_val x, ck_val y)
                "this outer form meant?", a->name, b->name);
 }
 
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    if (b == -1)
+        return a == INT64_MIN ? a : -a;
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
 static ck_val fold(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
 {
     bool ints = ck_class(x.dtype) < 2 && ck_class(y.dtype) < 2;
@@ -154,8 +161,13 @@ static ck_val fold(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
         case EW_MUL:
             over = __builtin_mul_overflow(x.i, y.i, &r);
             break;
+        case EW_IDIV:
+        case EW_MOD:
+            r = floor_div(x.i, y.i);
+            r = op == EW_IDIV ? r : y.i == -1 ? 0 : x.i - r * y.i;
+            break;
         default:
-            r = (int64_t)nd_ew_eval(op, x.f, y.f, 0);
+            r = x.f == nd_ew_eval(op, x.f, y.f, 0) ? x.i : y.i;
         }
         if (!over)
             return ck_int(r);
@@ -223,7 +235,8 @@ ck_val ck_ew(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
     }
     if (x.kind == VAL_CONST && y.kind == VAL_CONST) {
         if (unary && (op == EW_NEG || op == EW_ABS) && x.dtype != ND_F32)
-            return ck_int(op == EW_NEG || x.i < 0 ? -x.i : x.i);
+            return op == EW_NEG || x.i < 0 ? fold(c, EW_SUB, at, ck_int(0), x)
+                                           : x;
         return fold(c, op, at, x, y);
     }
     if (!ck_common(c, at, x, y, &t))
@@ -245,10 +258,10 @@ ck_val ck_ew(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
     ck_val r;
     if (op == EW_POW) {
         ck_val xs = x;
-        xs.v = x.kind == VAL_TENSOR ? ck_strong(c, x, t) : NULL;
+        xs.v = ck_strong(c, x, t);
         nd_value *p = small_power(c, xs, y);
-        r = ck_tensor(p ? p : nd_map(&c->b, op, ck_strong(c, x, t),
-                                     ck_strong(c, y, t), NULL));
+        r = ck_tensor(p ? p : nd_map(&c->b, op, xs.v, ck_strong(c, y, t),
+                                     NULL));
     } else {
         nd_value *xv = ck_strong(c, x, t);
         r = ck_tensor(nd_map(&c->b, op, xv,

@@ -38,7 +38,7 @@ bool ev_error(ev_stage *s, const nd_op *op, const char *fmt, ...)
     return false;
 }
 
-/* ---- rounding ---------------------------------------------------------------- */
+/* ---- rounding ------------------------------------------------------------ */
 
 /* To `bits` of mantissa, half to even; `least` is the exponent below which
  * numbers are subnormal. */
@@ -68,7 +68,7 @@ double ev_round(const ev_stage *s, nd_dtype t, double x)
     }
 }
 
-/* ---- frames and pieces ------------------------------------------------------------ */
+/* ---- frames and pieces --------------------------------------------------- */
 
 ev_frame *ev_frame_new(ev_frame *up)
 {
@@ -144,7 +144,7 @@ void ev_keep(ev_stage *s, ev_record *r, const nd_type *t, const ev_piece *p)
     r->mb[s->micro] = ev_copy(s, w->arena, p);
 }
 
-/* ---- values ---------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------- */
 
 ev_piece *ev_find(ev_stage *s, const nd_value *v)
 {
@@ -202,7 +202,7 @@ bool ev_run(ev_stage *s, const nd_op *op)
     return true;
 }
 
-/* ---- the whole ----------------------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------- */
 
 /* The ranks of one stage: those at its place on the pipeline axis, all others
  * counted through. */

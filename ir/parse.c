@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- tokens ----------------------------------------------------------------- */
+/* ---- tokens -------------------------------------------------------------- */
 
 void nd_rd_fail(nd_reader *r, nd_loc at, const char *fmt, ...)
 {
@@ -128,7 +128,7 @@ int nd_rd_choice(nd_reader *r, const char *const *names, const char *what)
     return 0;
 }
 
-/* ---- axes, mesh, types ---------------------------------------------------------- */
+/* ---- axes, mesh, types --------------------------------------------------- */
 
 nd_axis *nd_rd_axis(nd_reader *r)
 {
@@ -204,7 +204,7 @@ nd_type nd_rd_type(nd_reader *r)
     return t;
 }
 
-/* ---- the head ----------------------------------------------------------------------- */
+/* ---- the head ------------------------------------------------------------ */
 
 static void read_axis(nd_reader *r)
 {
@@ -361,7 +361,7 @@ static bool read_head(nd_reader *r)
     return !r->failed;
 }
 
-/* ---- the whole ------------------------------------------------------------------------ */
+/* ---- the whole ----------------------------------------------------------- */
 
 static void read_grad(nd_reader *r)
 {

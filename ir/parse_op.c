@@ -67,7 +67,7 @@ static void define(nd_reader *r, nd_token t, nd_value *v)
     nd_table_put(&r->values, v->name, v);
 }
 
-/* ---- attributes ------------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------- */
 
 static void read_axes(nd_reader *r, line *l, bool to)
 {
@@ -186,7 +186,7 @@ static void read_carried(nd_reader *r, line *l)
     }
 }
 
-/* ---- one line -------------------------------------------------------------------- */
+/* ---- one line ------------------------------------------------------------ */
 
 static void read_mnemonic(nd_reader *r, line *l)
 {
@@ -264,7 +264,7 @@ static void read_line(nd_reader *r, line *l)
     check_arity(r, l);
 }
 
-/* ---- from lines to ops ------------------------------------------------------------- */
+/* ---- from lines to ops --------------------------------------------------- */
 
 static void read_args(nd_reader *r, nd_block *b)
 {

@@ -41,7 +41,7 @@ const char *const nd_scope_names[] = {
     [SCOPE_OPT] = "optimizer", NULL,
 };
 
-/* ---- words, strings, numbers --------------------------------------------------- */
+/* ---- words, strings, numbers --------------------------------------------- */
 
 static bool word_char(char c)
 {
@@ -90,7 +90,7 @@ static void put_num(nd_buf *b, double x)
     nd_put(b, s);
 }
 
-/* ---- types --------------------------------------------------------------------------- */
+/* ---- types --------------------------------------------------------------- */
 
 static const char *mesh_name(const nd_module *m, int i)
 {
@@ -137,7 +137,7 @@ void nd_print_type(nd_buf *b, const nd_module *m, const nd_type *t)
             nd_putf(b, "^%s", mesh_name(m, i));
 }
 
-/* ---- unique names ------------------------------------------------------------------------ */
+/* ---- unique names -------------------------------------------------------- */
 
 static const char *clean(nd_arena *a, const char *s)
 {
@@ -192,7 +192,7 @@ static void name_block(nd_table *taken, nd_table *last, nd_block *b)
     }
 }
 
-/* ---- ops -------------------------------------------------------------------------------------- */
+/* ---- ops ----------------------------------------------------------------- */
 
 static const char *op_name(const nd_op *op)
 {
@@ -336,7 +336,7 @@ static void put_block(nd_buf *b, const nd_module *m, const nd_block *blk,
     }
 }
 
-/* ---- what stands before and after the step ---------------------------------------------------------- */
+/* ---- what stands before and after the step ------------------------------- */
 
 static void put_mesh(nd_buf *b, const nd_module *m)
 {

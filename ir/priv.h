@@ -8,7 +8,7 @@
 
 #include "ir.h"
 
-/* ---- table.c: pointers or strings -> pointers ------------------------------ */
+/* ---- table.c: pointers or strings -> pointers ---------------------------- */
 
 typedef struct nd_table {
     nd_arena *arena;
@@ -20,7 +20,7 @@ typedef struct nd_table {
 void *nd_table_get(const nd_table *t, const void *key);   /* or NULL */
 void nd_table_put(nd_table *t, const void *key, void *val);
 
-/* ---- print.c ------------------------------------------------------------------ */
+/* ---- print.c ------------------------------------------------------------- */
 
 /* The op's line without its body; needs no unique names. */
 void nd_print_op(nd_buf *b, const nd_module *m, const nd_op *op);
@@ -30,7 +30,7 @@ extern const char *const nd_remat_names[];  /* by nd_remat */
 extern const char *const nd_red_names[];    /* by nd_red */
 extern const char *const nd_scope_names[];  /* by nd_scope, "" for all */
 
-/* ---- random.c ------------------------------------------------------------------- */
+/* ---- random.c ------------------------------------------------------------ */
 
 /* The fold of a name's hash that names a random stream. */
 uint32_t nd_stream(const char *name, int64_t iteration);  /* -1: outside */
@@ -38,7 +38,7 @@ uint32_t nd_stream(const char *name, int64_t iteration);  /* -1: outside */
 void nd_philox_draw(uint64_t seed, uint64_t index, uint32_t step,
                     uint32_t stream, uint32_t out[2]);
 
-/* ---- eval.c ------------------------------------------------------------------------ */
+/* ---- eval.c -------------------------------------------------------------- */
 
 /* One rank's part of a value: per axis the first global index and the length,
  * then the elements in row-major order. */
@@ -111,7 +111,7 @@ void ev_keep(ev_stage *s, ev_record *r, const nd_type *t, const ev_piece *p);
 /* To the width of the dtype when rounding is on. */
 double ev_round(const ev_stage *s, nd_dtype t, double x);
 
-/* ---- eval_walk.c: loops over named axes ------------------------------------ */
+/* ---- eval_walk.c: loops over named axes ---------------------------------- */
 
 enum { EV_AXES = 2 * ND_MAX_RANK, EV_OPERANDS = 4 };
 
@@ -140,7 +140,7 @@ bool ev_step(ev_walk *w);            /* false after the last one */
 int64_t ev_overlap(const ev_piece *from, const ev_piece *to, int rank,
                    bool add);
 
-/* ---- eval_ranks.c: replicas, collectives, joining pieces --------------------- */
+/* ---- eval_ranks.c: replicas, collectives, joining pieces ----------------- */
 
 /* Do ranks that must hold the same numbers hold the same bits? */
 bool ev_same_replicas(ev_stage *s, const nd_op *op, const nd_type *t,
@@ -151,11 +151,11 @@ bool ev_join(ev_stage *s, const ev_record *r, nd_tensor *out);
 nd_tensor *ev_tensor(nd_arena *a, const nd_type *t);
 ev_piece ev_whole(const nd_tensor *t);
 
-/* ---- eval_run.c: microbatches, stages, messages ------------------------------------ */
+/* ---- eval_run.c: microbatches, stages, messages -------------------------- */
 
 bool ev_run_all(ev_world *w);
 
-/* ---- eval_ops.c, eval_ranks.c, eval_struct.c: one function per op ----------------- */
+/* ---- eval_ops.c, eval_ranks.c, eval_struct.c: one function per op -------- */
 
 #define OP(K, name, nin, attrs, rule, vjp, eval, doc) \
     bool eval_##eval(ev_stage *s, const nd_op *op);

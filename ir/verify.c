@@ -23,6 +23,7 @@ typedef struct checker {
     nd_table axes;                   /* the module's axes */
     nd_table params;                 /* name -> nd_param */
     bool ok;
+    bool sound;                      /* links hold: types may be looked at */
 } checker;
 
 static void complain(checker *c, const nd_op *op, const char *fmt, ...)
@@ -51,7 +52,7 @@ static const char *type_text(checker *c, const nd_type *t)
     return b.s;
 }
 
-/* ---- types as such ------------------------------------------------------------ */
+/* ---- types as such ------------------------------------------------------- */
 
 static bool mesh_ok(const checker *c, uint32_t mask)
 {
@@ -99,7 +100,7 @@ static bool type_ok(checker *c, const nd_value *v)
     return !why;
 }
 
-/* ---- structure ------------------------------------------------------------------ */
+/* ---- structure ----------------------------------------------------------- */
 
 static bool encloses(const nd_block *outer, const nd_block *b)
 {
@@ -118,8 +119,10 @@ static bool visible(const checker *c, const nd_value *v, const nd_block *b)
 static void define(checker *c, const nd_op *op, const nd_value *v,
                    const nd_block *b)
 {
-    if (nd_table_get(&c->seen, v))
+    if (nd_table_get(&c->seen, v)) {
         complain(c, op, "a value is defined twice");
+        c->sound = false;
+    }
     nd_table_put(&c->seen, v, (void *)(uintptr_t)b);
 }
 
@@ -186,7 +189,7 @@ static bool structure_ok(checker *c, const nd_op *op, const nd_block *b)
     return true;
 }
 
-/* ---- typing --------------------------------------------------------------------------- */
+/* ---- typing -------------------------------------------------------------- */
 
 static void check_types(checker *c, const nd_op *op)
 {
@@ -240,7 +243,7 @@ static void check_repeat(checker *c, const nd_op *op)
                      b->yields.v[i]->name);
 }
 
-/* ---- phases, collectives, gradients ------------------------------------------------------ */
+/* ---- phases, collectives, gradients -------------------------------------- */
 
 static bool is_source(const nd_op *op)
 {
@@ -292,46 +295,61 @@ static void check_accumulate(checker *c, const nd_op *op)
     if (g->rank + missing != t->rank)
         complain(c, op, "the gradient of %s is %s", type_text(c, t),
                  type_text(c, g));
-    if (c->m->state & ND_IS_SHARDED && (g->sum != p->grad.sum || g->max))
+    else if (c->m->state & ND_IS_SHARDED && (g->sum != p->grad.sum || g->max))
         complain(c, op, "the gradient of \"%s\" should be pending as in %s",
                  p->name, type_text(c, &p->grad));
 }
 
-/* ---- the walk ------------------------------------------------------------------------------- */
+/* ---- the walk ------------------------------------------------------------ */
 
 static void check_block(checker *c, const nd_block *b);
 
-static void check_body(checker *c, const nd_op *op)
+/* Arguments that are there and typed, one per operand. */
+static bool args_ok(checker *c, const nd_op *op)
 {
     const nd_block *b = op->body;
-    bool fine = c->ok;
     if (b->parent != op || b->args.n != op->nin || b->yields.n != op->nout) {
         complain(c, NULL, "repeat: the body does not match");
-        return;
+        return false;
     }
     for (int i = 0; i < b->args.n; i++) {
         const nd_value *v = b->args.v[i];
         if (!v || v->def || v->owner != b || v->index != i) {
             complain(c, NULL, "repeat: argument %d is not the body's", i);
-            return;
+            return false;
         }
         if (!type_ok(c, v))
-            return;
-        define(c, op, v, b);
+            return false;
     }
+    return true;
+}
+
+static void check_body(checker *c, const nd_op *op)
+{
+    const nd_block *b = op->body;
+    if (!args_ok(c, op)) {
+        c->sound = false;
+        return;
+    }
+    for (int i = 0; i < b->args.n; i++)
+        define(c, op, b->args.v[i], b);
     check_block(c, b);
     for (int i = 0; i < b->yields.n; i++)
-        if (!visible(c, b->yields.v[i], b))
+        if (!visible(c, b->yields.v[i], b)) {
             complain(c, NULL, "repeat: yield %d is not defined in the body",
                      i);
-    if (c->ok && fine)
+            c->sound = false;
+        }
+    if (c->sound)
         check_repeat(c, op);
 }
 
 static void check_op(checker *c, const nd_op *op, const nd_block *b)
 {
-    if (!structure_ok(c, op, b))
+    if (!structure_ok(c, op, b)) {
+        c->sound = false;
         return;
+    }
     bool top = op->kind == OP_INPUT || op->kind == OP_PARAM ||
                op->kind == OP_OUTPUT;
     if (top && b->parent)
@@ -340,8 +358,8 @@ static void check_op(checker *c, const nd_op *op, const nd_block *b)
         check_body(c, op);
     for (int i = 0; i < op->nout; i++)
         define(c, op, op->out[i], b);
-    if (!c->ok)
-        return;                      /* rules may assume sound structure */
+    if (!c->sound)
+        return;
     check_types(c, op);
     check_phase(c, op);
     if (op->kind == OP_INDEX)
@@ -356,7 +374,7 @@ static void check_block(checker *c, const nd_block *b)
         check_op(c, b->ops.v[i], b);
 }
 
-/* ---- lists of the module ----------------------------------------------------------------------- */
+/* ---- lists of the module ------------------------------------------------- */
 
 static void list_params(checker *c)
 {
@@ -406,7 +424,7 @@ static void check_listed(checker *c)
 
 bool nd_verify(nd_module *m)
 {
-    checker c = {.m = m, .arena = nd_arena_new(), .ok = true};
+    checker c = {.m = m, .arena = nd_arena_new(), .ok = true, .sound = true};
     c.seen = c.axes = c.params = (nd_table){.arena = c.arena};
     c.params.strings = true;
     for (int i = 0; i < m->axes.n; i++)

@@ -8,7 +8,8 @@
  *   memory   the rest: parameters, products, results of collectives
  *
  * Where an op needs memory and has none (a product of a mask, a message that
- * is a slice), a copy is inserted: a stop_gradient with sub = 1.
+ * is a slice), a copy is inserted: a stop_gradient with sub = 1, or 2 for an
+ * output, which the runtime reads with the strides of the largest rank.
  */
 #include "passes.h"
 
@@ -18,7 +19,7 @@ enum { MAX_INLINE = 16 };            /* ops in one inline expression */
 
 bool nd_is_copy(const nd_op *op)
 {
-    return op->kind == OP_STOP_GRAD && op->sub == 1;
+    return op->kind == OP_STOP_GRAD && op->sub != 0;
 }
 
 nd_vinfo *nd_info(const nd_code *c, const nd_value *v)
@@ -168,6 +169,15 @@ static bool is_packed(nd_code *c, const nd_value *v)
     return nd_ref_of(c, v, &r) && nd_is_packed(c, &r);
 }
 
+/* Do strides by own lengths and by the largest lengths agree? */
+static bool even_inside(nd_code *c, const nd_value *v)
+{
+    for (int i = 1; i < v->type.rank; i++)
+        if (c->exts.v[nd_ext_of(c, &v->type, i)].fixed < 0)
+            return false;
+    return true;
+}
+
 static int find_op(nd_op *const *v, int n, const nd_op *op)
 {
     for (int i = 0; i < n; i++)
@@ -263,9 +273,14 @@ static void copies_for(nd_op *op, void *user)
     case OP_ALL_REDUCE:
     case OP_REDUCE_SCATTER:
     case OP_ALL_GATHER:
-    case OP_OUTPUT:
         if (!is_packed(c, op->in[0]))
             copy_operand(c, op, 0);
+        break;
+    case OP_OUTPUT:
+        if (!is_packed(c, op->in[0]) || !even_inside(c, op->in[0])) {
+            copy_operand(c, op, 0);
+            op->in[0]->def->sub = 2;
+        }
         break;
     case OP_REPEAT:
         copies_for_repeat(c, op);

@@ -149,9 +149,10 @@ static nd_ref buffer(nd_code *c, const nd_value *v)
     nd_ref r = shaped(c, &v->type);
     r.root = AT_BUFFER;
     r.value = v;
-    bool given = v->def && v->def->kind == OP_INPUT;
+    bool shared = v->def && (v->def->kind == OP_INPUT ||
+                             (nd_is_copy(v->def) && v->def->sub == 2));
     int stacked = stacked_axes(v);
-    set_strides(c, &r, stacked, given);
+    set_strides(c, &r, stacked, shared);
     int64_t step = (spread_of(c, &r, stacked) + 15) & ~(int64_t)15;
     for (int i = stacked - 1; i >= 0; i--) {
         r.stride[i] = (nd_len){.k = step};

@@ -65,7 +65,7 @@ static int file_shape(const ndrt_program *p, int param,
     return n;
 }
 
-/* ---- loading --------------------------------------------------------------------- */
+/* ---- loading ---------------------------------------------------------- */
 
 static void print_shape(char out[160], const int64_t *shape, int n)
 {
@@ -172,7 +172,7 @@ ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix)
     return s;
 }
 
-/* ---- saving ------------------------------------------------------------------------ */
+/* ---- saving ----------------------------------------------------------- */
 
 static int64_t held(const ndrt_program *p, int rank, int param, int64_t layer)
 {

@@ -86,69 +86,55 @@ void ndrt_group_free(ndrt_group *g)
 }
 
 /* Doubles travel as pairs of floats: an all_gather moves bytes only. */
-static ndrt_status gather_doubles(ndrt_rank *r, const double *v, int n,
-                                  double *all)
+static ndrt_status gather_doubles(ndrt_rank *r, const double *v, int n)
 {
     ndrt_state *st = r->state;
-    int64_t *one = malloc((size_t)st->world.n * sizeof *one);
-    ndrt_layout l = {.outer = 1, .inner = 2 * (int64_t)n, .n = one,
+    ndrt_layout l = {.outer = 1, .inner = 2 * (int64_t)n, .n = st->ones,
                      .x = (const float *)(const void *)v,
-                     .y = (float *)(void *)all};
+                     .y = (float *)(void *)st->all};
 
-    if (!one)
-        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
-    for (int i = 0; i < st->world.n; i++)
-        one[i] = 1;
-    if (st->world.n == 1)
-        memcpy(all, v, (size_t)n * sizeof *v);
-    ndrt_status s = st->world.n == 1 ? NDRT_OK :
-        ndrt_comm_check(r, st->comm->ops->all_gather(st->comm, &st->world,
-                                                     &l));
-    free(one);
-    return s;
+    if (st->world.n == 1) {
+        memcpy(st->all, v, (size_t)n * sizeof *v);
+        return NDRT_OK;
+    }
+    return ndrt_comm_check(r, st->comm->ops->all_gather(st->comm, &st->world,
+                                                        &l));
 }
 
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n)
 {
-    int ranks = r->state->world.n;
-    double *all = malloc((size_t)ranks * (size_t)n * sizeof *all);
+    const ndrt_state *st = r->state;
+    ndrt_status s = gather_doubles(r, v, n);
 
-    if (!all)
-        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
-    ndrt_status s = gather_doubles(r, v, n, all);
-    if (s == NDRT_OK) {
-        memset(v, 0, (size_t)n * sizeof *v);
-        for (int q = 0; q < ranks; q++)
-            for (int i = 0; i < n; i++)
-                v[i] += all[q * n + i];
-    }
-    free(all);
-    return s;
+    if (s != NDRT_OK)
+        return s;
+    memset(v, 0, (size_t)n * sizeof *v);
+    for (int q = 0; q < st->world.n; q++)
+        for (int i = 0; i < n; i++)
+            v[i] += st->all[q * n + i];
+    return NDRT_OK;
 }
 
 ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
 {
     ndrt_state *st = r->state;
-    double me = mine, *all = malloc((size_t)st->world.n * sizeof *all);
+    double me = mine;
+    ndrt_status s = gather_doubles(r, &me, 1);
 
-    if (!all)
-        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
-    ndrt_status s = gather_doubles(r, &me, 1, all);
     for (int q = 0; q < st->world.n && s == NDRT_OK; q++) {
-        if (all[q] == (double)NDRT_OK)
+        if (st->all[q] == (double)NDRT_OK)
             continue;
-        s = (ndrt_status)all[q];
-        if (q == st->comm->rank)
+        s = (ndrt_status)st->all[q];
+        if (q == r->rank)
             fprintf(stderr, "%s: error: rank %d: %s\n", r->program->name, q,
                     st->error);
         st->reported = true;
         st->status = s;
     }
-    free(all);
     return s;
 }
 
-/* ---- calls of generated code --------------------------------------------------- */
+/* ---- calls of generated code ------------------------------------------ */
 
 /* Every call of generated code passes here first; see NDRT_FAIL_AT in main.c. */
 static ndrt_comm *enter(ndrt_rank *r)

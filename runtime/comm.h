@@ -64,7 +64,7 @@ struct ndrt_comm {
     char error[256];
 };
 
-/* ---- comm_local.c ---------------------------------------------------------- */
+/* ---- comm_local.c ----------------------------------------------------- */
 
 typedef struct ndrt_world ndrt_world;
 ndrt_world *ndrt_world_new(int size);            /* NULL: no memory */
@@ -73,7 +73,7 @@ ndrt_status ndrt_world_status(const ndrt_world *w);    /* first failure */
 /* After all ranks have closed their comm. */
 void ndrt_world_free(ndrt_world *w);
 
-/* ---- comm_mpi.c, loaded with dlopen ------------------------------------------ */
+/* ---- comm_mpi.c, loaded with dlopen ----------------------------------- */
 
 enum { NDRT_PLUGIN_VERSION = 1 };
 /* `fold` is handed over because the plug-in links to nothing of ours. */

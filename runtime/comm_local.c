@@ -62,7 +62,7 @@ struct ndrt_world {
 
 static const ndrt_comm_ops local_ops;
 
-/* ---- making and freeing --------------------------------------------------------- */
+/* ---- making and freeing ----------------------------------------------- */
 
 ndrt_world *ndrt_world_new(int size)
 {
@@ -169,7 +169,7 @@ static ndrt_status local_group(ndrt_comm *c, ndrt_group *g)
     return m ? NDRT_OK : NDRT_EINTERNAL;
 }
 
-/* ---- collectives ------------------------------------------------------------------ */
+/* ---- collectives ------------------------------------------------------ */
 
 static ndrt_status wait_all(ndrt_comm *c, meeting *m)
 {
@@ -276,7 +276,7 @@ static ndrt_status local_barrier(ndrt_comm *c, ndrt_group *g)
     return wait_all(c, g->impl);
 }
 
-/* ---- one to one ----------------------------------------------------------------------- */
+/* ---- one to one ------------------------------------------------------- */
 
 static void unlink_parcel(mailbox *b, parcel *p)
 {
@@ -346,7 +346,7 @@ static ndrt_status local_recv(ndrt_comm *c, int from, void *x, size_t bytes)
     return s;
 }
 
-/* ---- stopping -------------------------------------------------------------------------- */
+/* ---- stopping --------------------------------------------------------- */
 
 static void local_abort(ndrt_comm *c, ndrt_status s, const char *line)
 {

@@ -116,7 +116,7 @@ static void fold_copies(mpi_comm *m, const ndrt_group *g, float *dst,
     m->fold(dst, m->src, g->n, len, max);
 }
 
-/* ---- all_reduce ------------------------------------------------------------------ */
+/* ---- all_reduce ------------------------------------------------------- */
 
 static ndrt_status reduce_small(mpi_comm *m, ndrt_group *g, float *x,
                                 int64_t n, bool max)
@@ -175,7 +175,7 @@ static ndrt_status mpi_all_reduce(ndrt_comm *c, ndrt_group *g, float *x,
     return NDRT_OK;
 }
 
-/* ---- pieces of an axis ------------------------------------------------------------- */
+/* ---- pieces of an axis ------------------------------------------------ */
 
 /* Copies elements [at, at + len) of a piece whose `outer` rows of `row`
  * elements are `stride` apart. */
@@ -301,7 +301,7 @@ static ndrt_status mpi_barrier(ndrt_comm *c, ndrt_group *g)
     return NDRT_OK;
 }
 
-/* ---- one to one ------------------------------------------------------------------------ */
+/* ---- one to one ------------------------------------------------------- */
 
 static ndrt_status mpi_send(ndrt_comm *c, int to, const void *x, size_t bytes)
 {
@@ -341,7 +341,7 @@ static ndrt_status mpi_recv(ndrt_comm *c, int from, void *x, size_t bytes)
     return NDRT_OK;
 }
 
-/* ---- start and end ------------------------------------------------------------------------ */
+/* ---- start and end ---------------------------------------------------- */
 
 static void mpi_abort(ndrt_comm *c, ndrt_status s, const char *line)
 {

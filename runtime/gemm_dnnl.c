@@ -32,7 +32,7 @@ struct ndrt_mm {
     size_t scratch_bytes;
 };
 
-/* ---- what differs between the versions -------------------------------------------- */
+/* ---- what differs between the versions -------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -70,7 +70,7 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
 
 #endif
 
-/* ---- making a product ---------------------------------------------------------------- */
+/* ---- making a product ------------------------------------------------- */
 
 static dnnl_status_t describe_operands(md_own md[3], const ndrt_mm_key *k)
 {
@@ -167,7 +167,7 @@ static void free_product(product *p)
     free(p);
 }
 
-/* ---- the table --------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------- */
 
 static bool same(const ndrt_mm_key *x, const ndrt_mm_key *y)
 {

@@ -3,7 +3,10 @@
  * A generated program is one C file: tables (mesh, extents, parameters,
  * schedule), kernels, one function per stage and direction, and
  *
- *     int main(int argc, char **argv) { return ndrt_main(&program, argc, argv); }
+ *     int main(int argc, char **argv)
+ *     {
+ *         return ndrt_main(&program, argc, argv);
+ *     }
  *
  * The runtime reads options and data, makes the ranks (threads of this
  * process, or one process each under mpirun), fills the parameters, runs the
@@ -34,7 +37,7 @@ typedef enum {
 
 typedef enum { NDRT_F32, NDRT_I32, NDRT_BOOL } ndrt_dtype;
 
-/* ---- what the compiler emits --------------------------------------------- */
+/* ---- what the compiler emits ------------------------------------------ */
 
 /* Mesh axes, outermost first, without the time axis. NDRT_MICRO stands for the
  * microbatch as a "mesh axis" that cuts the sample axis in time. */
@@ -192,7 +195,7 @@ typedef struct ndrt_program {
     ndrt_train train;
 } ndrt_program;
 
-/* ---- what generated code reads -------------------------------------------- */
+/* ---- what generated code reads ---------------------------------------- */
 
 struct ndrt_rank {
     char *arena;
@@ -207,7 +210,7 @@ struct ndrt_rank {
     struct ndrt_state *state;     /* the runtime's own */
 };
 
-/* ---- what generated code calls --------------------------------------------- */
+/* ---- what generated code calls ---------------------------------------- */
 
 /* C[m,n] (+)= A[m,k] B[k,n]; element (i,j) of X lies at x + i*x_r + j*x_c.
  * Every matrix has one stride equal to 1, or is small. float, row order is

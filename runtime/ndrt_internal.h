@@ -11,7 +11,7 @@
 #include <setjmp.h>
 #include <stdio.h>
 
-/* ---- options.c: the command line ------------------------------------------- */
+/* ---- options.c: the command line -------------------------------------- */
 
 typedef struct ndrt_config {
     ndrt_train train;             /* the program's, with overrides */
@@ -25,7 +25,7 @@ typedef struct ndrt_config {
 ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
                          ndrt_config *c, FILE *out, FILE *err);
 
-/* ---- the state of a rank ----------------------------------------------------- */
+/* ---- the state of a rank ---------------------------------------------- */
 
 typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
 typedef struct ndrt_data ndrt_data;         /* data.c */
@@ -39,6 +39,8 @@ typedef struct ndrt_state {
     ndrt_group world;
     ndrt_group *groups;           /* per program group */
     ndrt_group *sum, *zero, *tied;   /* per bucket; n is 0 if not needed */
+    int64_t *ones;                /* equal pieces: 1 for every rank */
+    double *all;                  /* NDRT_WIDE numbers of every rank */
     ndrt_mm *mm;                  /* matrix products made so far */
     ndrt_data *data;
     ndrt_log *log;
@@ -52,7 +54,7 @@ typedef struct ndrt_state {
     jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
 
-/* ---- main.c -------------------------------------------------------------------- */
+/* ---- main.c ----------------------------------------------------------- */
 
 /* Sets the rank's failure, unless it has one, and returns it. */
 ndrt_status ndrt_fail(ndrt_rank *r, ndrt_status s, const char *fmt, ...)
@@ -66,7 +68,7 @@ void ndrt_rank_free(ndrt_rank *r);
 /* All ranks as threads. */
 ndrt_status ndrt_run_local(const ndrt_program *p, const ndrt_config *config);
 
-/* ---- rank.c: where a rank stands, what it holds ---------------------------------- */
+/* ---- rank.c: where a rank stands, what it holds ----------------------- */
 
 int ndrt_mesh_ranks(const ndrt_program *p);
 int ndrt_coord(const ndrt_program *p, int rank, int axis);
@@ -76,8 +78,9 @@ void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
 void ndrt_set_microbatch(ndrt_rank *r, int mb);
 /* Mesh axes that cut one of the extents. */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
-/* Makes coordinates, groups and the arena; the state holds comm already. */
-ndrt_status ndrt_rank_init(ndrt_rank *r);
+/* Groups: every rank calls it, before anything that may fail on one alone. */
+ndrt_status ndrt_open_groups(ndrt_rank *r);
+ndrt_status ndrt_make_arena(ndrt_rank *r);
 /* Is `rank` the one that speaks for its piece of the parameter? */
 bool ndrt_owns_param(const ndrt_program *p, int rank, int param);
 /* The lowest stage that holds it. */
@@ -107,7 +110,7 @@ ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
                            const ndrt_tensor *t, int mb);
 bool ndrt_walk_next(ndrt_walk *w);
 
-/* ---- init.c: initial values -------------------------------------------------------- */
+/* ---- init.c: initial values ------------------------------------------- */
 
 uint64_t ndrt_hash(const char *s);                 /* FNV-1a, 64 bits */
 uint32_t ndrt_stream(const char *name);            /* its 32-bit fold */
@@ -115,11 +118,13 @@ float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
                       uint64_t index);
 void ndrt_init_params(ndrt_rank *r, uint64_t seed);
 
-/* ---- comm.c ------------------------------------------------------------------------- */
+/* ---- comm.c ----------------------------------------------------------- */
 
 void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
                bool max);
-/* Adds up v[0..n) over all ranks in rank order; the same bits everywhere. */
+enum { NDRT_WIDE = 4 };
+/* Adds up v[0..n) over all ranks in rank order; the same bits everywhere.
+ * n <= NDRT_WIDE. */
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
 /* All ranks return the failure of the lowest rank that has one. */
 ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
@@ -130,7 +135,7 @@ ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
                             uint32_t stages);
 void ndrt_group_free(ndrt_group *g);
 
-/* ---- gemm_dnnl.c or gemm_blas.c ------------------------------------------------------ */
+/* ---- gemm_dnnl.c or gemm_blas.c --------------------------------------- */
 
 /* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
  * or stored transposed with that stride between columns. */
@@ -145,7 +150,7 @@ size_t ndrt_mm_scratch(const ndrt_rank *r);        /* bytes */
 void ndrt_mm_close(ndrt_rank *r);
 extern const char ndrt_mm_name[];
 
-/* ---- safetensors.c: the file format ----------------------------------------------------- */
+/* ---- safetensors.c: the file format ----------------------------------- */
 
 typedef enum {
     NDRT_ST_F32, NDRT_ST_F64, NDRT_ST_F16, NDRT_ST_BF16, NDRT_ST_I32,
@@ -196,7 +201,7 @@ ndrt_status ndrt_st_write(ndrt_st_writer *w, const float *x, int64_t n,
 ndrt_status ndrt_st_finish(ndrt_st_writer *w, char *error, size_t error_size);
 void ndrt_st_cancel(ndrt_st_writer *w);
 
-/* ---- checkpoint.c: parameters to and from files --------------------------------------------- */
+/* ---- checkpoint.c: parameters to and from files ----------------------- */
 
 /* "layers.attn.q.w" at 3 -> "layers.3.attn.q.w"; malloc'ed. */
 char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
@@ -204,7 +209,7 @@ char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
 ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix);
 ndrt_status ndrt_save(ndrt_rank *r, const char *path);
 
-/* ---- data.c, arrays.c ------------------------------------------------------------------------ */
+/* ---- data.c, arrays.c ------------------------------------------------- */
 
 typedef struct ndrt_text {        /* bytes of a file, in windows of `t` */
     const unsigned char *map;
@@ -237,7 +242,7 @@ void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not on the stage */
 ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_data *d);
 ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 
-/* ---- optim.c -------------------------------------------------------------------------------- */
+/* ---- optim.c ---------------------------------------------------------- */
 
 double ndrt_lr(const ndrt_train *t, int64_t update);       /* 1-based */
 /* Resolves what the gradients are pending over: after it every rank holds the
@@ -247,7 +252,7 @@ ndrt_status ndrt_reduce_grads(ndrt_rank *r);
 double ndrt_square_norm(const ndrt_rank *r);
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr);
 
-/* ---- train.c ---------------------------------------------------------------------------------- */
+/* ---- train.c ---------------------------------------------------------- */
 
 ndrt_status ndrt_train_loop(ndrt_rank *r);
 /* The forward pass alone with training off. only_mb >= 0: that microbatch. */
@@ -257,11 +262,11 @@ ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Leaves generated code after a failure. */
 _Noreturn void ndrt_raise(ndrt_rank *r);
 
-/* ---- generate.c --------------------------------------------------------------------------------- */
+/* ---- generate.c ------------------------------------------------------- */
 
 ndrt_status ndrt_generate(ndrt_rank *r, FILE *out);
 
-/* ---- log.c ---------------------------------------------------------------------------------------- */
+/* ---- log.c ------------------------------------------------------------ */
 
 typedef struct ndrt_step_line {
     int64_t step, tokens;
@@ -277,7 +282,7 @@ void ndrt_log_close(ndrt_rank *r);
 void ndrt_banner(ndrt_rank *r, bool local);
 void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
 
-/* ---- launch.c: under mpirun --------------------------------------------------------------------------- */
+/* ---- launch.c: under mpirun ------------------------------------------- */
 
 bool ndrt_under_launcher(void);
 bool ndrt_launcher_first(void);                /* this process may speak */

@@ -95,7 +95,7 @@ bool ndrt_is_sample(const ndrt_program *p, const ndrt_tensor *t, int a)
            strcmp(t->axis[a], p->sample_axis) == 0;
 }
 
-/* ---- parameters ------------------------------------------------------------------ */
+/* ---- parameters ------------------------------------------------------- */
 
 int ndrt_param_stage(const ndrt_program *p, int param)
 {
@@ -140,7 +140,7 @@ uint32_t ndrt_tied_stages(const ndrt_program *p, int bucket)
     return b->stages;
 }
 
-/* ---- walking a piece ----------------------------------------------------------------- */
+/* ---- walking a piece -------------------------------------------------- */
 
 static void walk_axis(ndrt_walk *w, const ndrt_program *p, int extent,
                       int64_t cap, int rank, int mb)
@@ -213,14 +213,14 @@ bool ndrt_walk_next(ndrt_walk *w)
     return true;
 }
 
-/* ---- making a rank --------------------------------------------------------------------- */
+/* ---- making a rank ---------------------------------------------------- */
 
-static ndrt_status open_groups(ndrt_rank *r)
+ndrt_status ndrt_open_groups(ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
     ndrt_state *st = r->state;
     uint32_t pipe = p->pipe < 0 ? 0 : 1u << p->pipe;
-    ndrt_status s = NDRT_OK;
+    ndrt_status s = ndrt_group_open(r, &st->world, ~0u, 0);
 
     for (int g = 0; g < p->ngroups && s == NDRT_OK; g++)
         s = ndrt_group_open(r, &st->groups[g], p->groups[g], 0);
@@ -240,7 +240,7 @@ static ndrt_status open_groups(ndrt_rank *r)
     return s;
 }
 
-static ndrt_status make_arena(ndrt_rank *r)
+ndrt_status ndrt_make_arena(ndrt_rank *r)
 {
     size_t bytes = r->program->stages[r->stage].arena_bytes;
     size_t all = (bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
@@ -278,7 +278,9 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     st->off = calloc(2 * ne, sizeof *st->off);
     st->groups = calloc((size_t)p->ngroups + 1, sizeof *st->groups);
     st->sum = calloc(3 * nb, sizeof *st->sum);
-    if (!st->off || !st->groups || !st->sum) {
+    st->ones = calloc((size_t)comm->size, sizeof *st->ones);
+    st->all = calloc((size_t)comm->size * NDRT_WIDE, sizeof *st->all);
+    if (!st->off || !st->groups || !st->sum || !st->ones || !st->all) {
         ndrt_rank_free(r);
         return NULL;
     }
@@ -287,18 +289,13 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     st->tied = st->zero + nb;
     r->off = st->off;
     r->n = st->n;
+    for (int q = 0; q < comm->size; q++)
+        st->ones[q] = 1;
     for (int a = 0; a < p->nmesh; a++)
         st->coord[a] = ndrt_coord(p, r->rank, a);
     for (int e = 0; e < p->nextents; e++)
         ndrt_extent_of(p, e, r->rank, 0, &st->off[e], &st->n[e]);
     return r;
-}
-
-ndrt_status ndrt_rank_init(ndrt_rank *r)
-{
-    ndrt_status s = open_groups(r);
-
-    return s == NDRT_OK ? make_arena(r) : s;
 }
 
 void ndrt_rank_free(ndrt_rank *r)
@@ -317,6 +314,8 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->groups);
     free(st->sum);
     free(st->off);
+    free(st->ones);
+    free(st->all);
     free(r->arena);
     free(st);
     free(r);

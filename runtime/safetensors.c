@@ -41,7 +41,7 @@ size_t ndrt_st_type_size(ndrt_st_type t)
     return types[t].size;
 }
 
-/* ---- the header ------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------- */
 
 typedef struct reader {
     ndrt_st_file *f;
@@ -142,8 +142,10 @@ static ndrt_status read_header(reader *rd)
         return BAD(rd, "\"%s\": the header is not a JSON object: %s", rd->path,
                    f->header ? "another value" : je.text);
     f->t = calloc(json_object_size(f->header) + 1, sizeof *f->t);
-    if (!f->t)
-        return BAD(rd, "out of memory"), NDRT_EINTERNAL;
+    if (!f->t) {
+        snprintf(rd->error, rd->error_size, "out of memory");
+        return NDRT_EINTERNAL;
+    }
     json_object_foreach((json_t *)f->header, name, j) {
         if (strcmp(name, "__metadata__") == 0)
             continue;
@@ -204,7 +206,7 @@ const ndrt_st_tensor *ndrt_st_find(const ndrt_st_file *f, const char *name)
     return NULL;
 }
 
-/* ---- elements ---------------------------------------------------------------------- */
+/* ---- elements --------------------------------------------------------- */
 
 /* A bfloat16 is the upper half of a float. */
 static float from_bf16(uint16_t v)
@@ -311,7 +313,7 @@ bool ndrt_st_ints(const ndrt_st_tensor *t, int64_t at, int64_t n, int32_t *out)
     return true;
 }
 
-/* ---- writing ---------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------- */
 
 static json_t *header_of(const ndrt_st_tensor *t, int n)
 {

@@ -1,0 +1,164 @@
+/* codegen.h - from kernels and places to C text, an executable and a report.
+ *
+ *   cg_emit_c        module -> one C file, the same bytes every time
+ *   cg_build         C file -> executable, linked with libndrt
+ *   cg_report_plan   what a person wants to know before starting a run
+ *
+ * Everything else here is shared by the emit_*.c files. A C function under
+ * construction is a cg_fn: its body is written first, and what the body turned
+ * out to need (pointers, extents, numbers) is declared in front of it.
+ */
+#ifndef ND_CODEGEN_H
+#define ND_CODEGEN_H
+
+#include "../passes/passes.h"
+
+bool cg_emit_c(nd_module *m, nd_buf *out);
+void cg_report_plan(nd_module *m, nd_buf *out);
+/* 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
+int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
+
+/* ---- emit_names.c --------------------------------------------------------------- */
+
+typedef struct cg_names {            /* names taken in one scope */
+    nd_arena *arena;
+    ND_VEC(const char *) taken;
+} cg_names;
+
+const char *cg_word(nd_arena *a, const char *s);       /* a C identifier */
+/* `want`, or want_2, want_3 ... if taken; never a C keyword. */
+const char *cg_fresh(cg_names *n, const char *want);
+
+/* ---- the file under construction --------------------------------------------------- */
+
+typedef struct cg_pointer {          /* a buffer that a function reads or writes */
+    nd_ref ref;
+    const char *name;
+    bool written;
+    const char *row;                 /* "x_row", or NULL */
+    const char *row_at;              /* where the row begins */
+} cg_pointer;
+
+typedef struct cg_kernel {           /* an emitted loop kernel */
+    const nd_kernel *k;
+    const char *name;
+    ND_VEC(cg_pointer) ptrs;         /* in the order of the parameters */
+    bool needs_rank;
+    ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
+} cg_kernel;
+
+typedef struct cg_body {             /* an emitted repeat body */
+    const nd_kernels *list;
+    const char *name;
+    ND_VEC(cg_pointer) outer;        /* carried values of repeats around it */
+} cg_body;
+
+typedef struct cg {
+    nd_code *c;
+    nd_module *m;
+    nd_arena *a;
+    nd_buf *out;
+    cg_names global;
+    const char **value_name;         /* by mark */
+    const char **param_name;         /* by index in m->params */
+    const char **ext_name;           /* "batch_dp_micro", without X_ */
+    int next_ext;                    /* how many names are made */
+    ND_VEC(uint32_t) groups;
+    ND_VEC(cg_kernel *) kernels;
+    ND_VEC(cg_body *) bodies;
+    bool *buffer_used;               /* by mark */
+    bool uses_scatter, uses_gather;  /* helpers around collectives */
+} cg;
+
+typedef struct cg_fn {
+    cg *g;
+    nd_buf b;                        /* the body so far */
+    int indent;
+    cg_names names;
+    bool *len_used, *off_used;       /* by extent */
+    bool uses_rank, uses_random;
+    ND_VEC(cg_pointer) ptrs;
+    ND_VEC(nd_op *) iters;
+    nd_op *in_repeat;                /* the repeat whose body this is */
+} cg_fn;
+
+/* Appends a line at the function's indentation, folded at 80 columns. */
+void cg_line(cg_fn *f, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void cg_fold(nd_buf *b, int indent, const char *text);
+void cg_fn_start(cg_fn *f, cg *g);
+/* `const int64_t n_batch = r->n[X_batch_dp];` and so on, for what was used. */
+void cg_declare(cg_fn *f, nd_buf *b);
+
+/* ---- emit_text.c: small pieces of C -------------------------------------------------- */
+
+const char *cg_ctype(nd_dtype t);
+const char *cg_number(nd_arena *a, nd_dtype t, double v);
+const char *cg_ext(cg *g, int ext);                 /* "X_batch_dp" */
+int cg_group(cg *g, uint32_t mesh);
+const char *cg_group_name(cg *g, uint32_t mesh);    /* "G_dp_tp" */
+const char *cg_mesh_names(cg *g, uint32_t mesh, const char *sep);
+const char *cg_count(cg_fn *f, int ext);            /* "256" or "n_batch" */
+const char *cg_start(cg_fn *f, int ext);            /* "0" or "o_seq" */
+const char *cg_len(cg_fn *f, const nd_len *l);      /* "256 * n_batch" */
+const char *cg_scaled(cg_fn *f, const char *x, const nd_len *l);
+const char *cg_sum(nd_arena *a, const char *x, const char *y);
+const char *cg_type(cg *g, const nd_type *t);       /* as in the IR */
+const char *cg_iter(cg_fn *f, nd_op *repeat);       /* "l" */
+const char *cg_where(cg *g, nd_loc loc);            /* "gpt.nd:21", or "" */
+void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc);
+/* The pointer of this function to the buffer; made on first use. */
+cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write);
+const char *cg_value_name(cg *g, const nd_value *v);
+
+/* ---- emit_expr.c: values as expressions ------------------------------------------------ */
+
+enum { CG_PRIMARY = 2, CG_UNARY = 1, CG_BINARY = 0 };
+
+typedef struct cg_expr {
+    const char *s;
+    int tight;                       /* CG_PRIMARY: needs no parentheses */
+} cg_expr;
+
+typedef struct cg_axis {             /* a loop variable */
+    const nd_axis *axis;
+    const char *var;
+    int ext;
+    bool inner;
+} cg_axis;
+
+typedef struct cg_env {
+    cg_fn *f;
+    nd_kernel *k;
+    int n;
+    cg_axis axis[2 * ND_MAX_RANK];
+    int pass;                        /* -1: between passes */
+    cg_expr *local;                  /* by node: what holds its value now */
+    const char **kept;               /* by node: its scratch row, or NULL */
+    bool rows;                       /* use row pointers */
+} cg_env;
+
+cg_expr cg_value(cg_env *e, const nd_value *v);
+cg_expr cg_op_value(cg_env *e, const nd_op *op);
+const char *cg_index(cg_env *e, const nd_ref *r, const nd_axis *at,
+                     const char *as);
+const char *cg_element(cg_env *e, const nd_ref *r, bool write,
+                       const nd_axis *at, const char *as);
+const char *cg_paren(nd_arena *a, cg_expr x, int need);
+
+/* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_stage.c, emit_tables.c ------------------ */
+
+cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
+void cg_gemm(cg_fn *f, nd_kernel *k);
+void cg_comm(cg_fn *f, nd_kernel *k);
+void cg_list(cg_fn *f, const nd_kernels *list, int stage);
+cg_body *cg_emit_body(cg *g, nd_op *repeat);
+void cg_emit_stage(cg *g, int s);
+void cg_collect_groups(cg *g);
+void cg_emit_enums(cg *g, nd_buf *b);
+void cg_emit_places(cg *g, nd_buf *b);
+void cg_emit_tables(cg *g, nd_buf *b);
+void cg_emit_header(cg *g, nd_buf *b);
+const char *cg_stage_prefix(cg *g, int s);          /* "" or "stage0_" */
+
+#endif

@@ -1,0 +1,342 @@
+/* emit_text.c - small pieces of C: numbers, lengths, types, lines, pointers. */
+#include "codegen.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lines --------------------------------------------------------------------- */
+
+/* Breaks at blanks outside string literals; continuations step in by four. */
+void cg_fold(nd_buf *b, int indent, const char *text)
+{
+    int col = indent;
+    nd_putf(b, "%*s", indent, "");
+    while (strlen(text) + (size_t)col > 80) {
+        size_t cut = 0;
+        bool quoted = false;
+        for (size_t i = 0; text[i] && (col + (int)i <= 79 || !cut); i++) {
+            quoted ^= text[i] == '"';
+            if (text[i] == ' ' && !quoted && i > 0)
+                cut = i;
+        }
+        if (!cut)
+            break;
+        nd_putn(b, text, cut);
+        nd_putf(b, "\n%*s", indent + 4, "");
+        text += cut + 1;
+        col = indent + 4;
+    }
+    nd_put(b, text);
+    nd_put(b, "\n");
+}
+
+void cg_line(cg_fn *f, const char *fmt, ...)
+{
+    char small[512], *s = small;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(small, sizeof small, fmt, ap);
+    va_end(ap);
+    if (n >= (int)sizeof small) {
+        s = nd_alloc(f->g->a, (size_t)n + 1);
+        va_start(ap, fmt);
+        vsnprintf(s, (size_t)n + 1, fmt, ap);
+        va_end(ap);
+    }
+    cg_fold(&f->b, f->indent * 4, s);
+}
+
+void cg_fn_start(cg_fn *f, cg *g)
+{
+    *f = (cg_fn){.g = g, .b = {.arena = g->a}, .indent = 1,
+                 .names = {.arena = g->a}};
+    f->len_used = ND_NEWN(g->a, bool, 4 * g->c->exts.n + 64);
+    f->off_used = ND_NEWN(g->a, bool, 4 * g->c->exts.n + 64);
+}
+
+void cg_declare(cg_fn *f, nd_buf *b)
+{
+    cg *g = f->g;
+    for (int e = 0; e < g->c->exts.n; e++) {
+        const char *x = cg_ext(g, e);
+        if (f->len_used[e])
+            nd_putf(b, "    const int64_t n_%s = r->n[%s];\n", x + 2, x);
+        if (f->off_used[e])
+            nd_putf(b, "    const int64_t o_%s = r->off[%s];\n", x + 2, x);
+    }
+    if (f->uses_random)
+        nd_put(b, "    const bool training = r->training;\n"
+                  "    const uint64_t seed = r->seed;\n"
+                  "    const uint32_t step = (uint32_t)r->step;\n");
+}
+
+/* ---- words ----------------------------------------------------------------------- */
+
+const char *cg_ctype(nd_dtype t)
+{
+    switch (t) {
+    case ND_I32:
+        return "int32_t";
+    case ND_I64:
+        return "int64_t";
+    case ND_BOOL:
+        return "bool";
+    default:
+        return "float";
+    }
+}
+
+const char *cg_number(nd_arena *a, nd_dtype t, double v)
+{
+    if (t == ND_BOOL)
+        return v != 0 ? "true" : "false";
+    if (!nd_is_float(t))
+        return nd_fmt(a, "%.0f", v);
+    if (isinf(v))
+        return v < 0 ? "-INFINITY" : "INFINITY";
+    if (isnan(v))
+        return "NAN";
+    char *s = NULL;
+    for (int digits = 6; digits <= 9; digits++) {
+        s = nd_fmt(a, "%.*g", digits, v);
+        if ((float)atof(s) == (float)v)
+            break;
+    }
+    bool dot = strpbrk(s, ".e") != NULL;
+    return nd_fmt(a, dot ? "%sf" : "%s.0f", s);
+}
+
+static const char *ext_words(cg *g, int ext)
+{
+    const nd_ext *e = &g->c->exts.v[ext];
+    nd_buf b = {.arena = g->a};
+    nd_put(&b, cg_word(g->a, e->axis->name));
+    for (int j = 0; j < e->cut.n; j++)
+        nd_putf(&b, "_%s", cg_word(g->a, g->m->mesh.name[e->cut.m[j]]));
+    if (e->piped)
+        nd_putf(&b, "_%s", cg_word(g->a, g->m->mesh.name[g->m->mesh.pipe]));
+    return b.s;
+}
+
+/* Extents are found while emitting, so names are made up to the one asked. */
+const char *cg_ext(cg *g, int ext)
+{
+    while (g->next_ext <= ext) {
+        int i = g->next_ext++;
+        if ((i & (i - 1)) == 0) {
+            const char **longer = ND_NEWN(g->a, const char *, 2 * i + 1);
+            for (int j = 0; j < i; j++)
+                longer[j] = g->ext_name[j];
+            g->ext_name = longer;
+        }
+        const char *s = nd_fmt(g->a, "X_%s", ext_words(g, i));
+        for (int j = 0; j < i; j++)
+            if (strcmp(g->ext_name[j], s) == 0) {
+                s = nd_fmt(g->a, "%s_%d", s, i);
+                j = -1;
+            }
+        g->ext_name[i] = s;
+    }
+    return g->ext_name[ext];
+}
+
+const char *cg_mesh_names(cg *g, uint32_t mesh, const char *sep)
+{
+    nd_buf b = {.arena = g->a};
+    nd_put(&b, "");
+    for (int i = 0; i < g->m->mesh.n; i++)
+        if (mesh >> i & 1)
+            nd_putf(&b, "%s%s", b.n ? sep : "",
+                    cg_word(g->a, g->m->mesh.name[i]));
+    return b.s;
+}
+
+int cg_group(cg *g, uint32_t mesh)
+{
+    for (int i = 0; i < g->groups.n; i++)
+        if (g->groups.v[i] == mesh)
+            return i;
+    ND_PUSH(g->a, &g->groups, mesh);
+    return g->groups.n - 1;
+}
+
+const char *cg_group_name(cg *g, uint32_t mesh)
+{
+    cg_group(g, mesh);
+    return nd_fmt(g->a, "G_%s", cg_mesh_names(g, mesh, "_"));
+}
+
+const char *cg_type(cg *g, const nd_type *t)
+{
+    nd_buf b = {.arena = g->a};
+    nd_print_type(&b, g->m, t);
+    return b.s;
+}
+
+const char *cg_where(cg *g, nd_loc loc)
+{
+    if (loc.file <= 0)
+        return "";
+    int line, col;
+    nd_line_col(g->m->ctx, loc, &line, &col);
+    const char *name = g->m->ctx->files.v[loc.file - 1].name;
+    const char *slash = strrchr(name, '/');
+    return nd_fmt(g->a, "%s:%d", slash ? slash + 1 : name, line);
+}
+
+void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc)
+{
+    if (loc.file <= 0)
+        return;
+    char *s = nd_fmt(g->a, "%s   %s", cg_where(g, loc),
+                     nd_source_line(g->m->ctx, loc));
+    for (char *p = s; (p = strstr(p, "*/")); p++)
+        *p = 'x';
+    size_t room = 80 - 6 - (size_t)indent;
+    if (strlen(s) > room)
+        s = nd_fmt(g->a, "%.*s...", (int)room - 3, s);
+    nd_putf(b, "%*s/* %s */\n", indent, "", s);
+}
+
+/* ---- lengths ------------------------------------------------------------------------ */
+
+const char *cg_count(cg_fn *f, int ext)
+{
+    const nd_ext *e = &f->g->c->exts.v[ext];
+    if (e->fixed >= 0)
+        return nd_fmt(f->g->a, "%lld", (long long)e->fixed);
+    f->len_used[ext] = f->uses_rank = true;
+    return nd_fmt(f->g->a, "n_%s", cg_ext(f->g, ext) + 2);
+}
+
+const char *cg_start(cg_fn *f, int ext)
+{
+    if (nd_ext_whole(f->g->c, ext))
+        return "0";
+    f->off_used[ext] = f->uses_rank = true;
+    return nd_fmt(f->g->a, "o_%s", cg_ext(f->g, ext) + 2);
+}
+
+const char *cg_len(cg_fn *f, const nd_len *l)
+{
+    nd_buf b = {.arena = f->g->a};
+    if (l->k != 1 || !l->n)
+        nd_putf(&b, "%lld", (long long)l->k);
+    for (int i = 0; l->k && i < l->n; i++)
+        nd_putf(&b, "%s%s", b.n ? " * " : "", cg_count(f, l->ext[i]));
+    return b.s;
+}
+
+/* x * l, or NULL if that is 0. */
+const char *cg_scaled(cg_fn *f, const char *x, const nd_len *l)
+{
+    if (!l->k || strcmp(x, "0") == 0)
+        return NULL;
+    if (l->k == 1 && !l->n)
+        return x;
+    return nd_fmt(f->g->a, "%s * %s", x, cg_len(f, l));
+}
+
+const char *cg_sum(nd_arena *a, const char *x, const char *y)
+{
+    return !x ? y : !y ? x : nd_fmt(a, "%s + %s", x, y);
+}
+
+const char *cg_iter(cg_fn *f, nd_op *repeat)
+{
+    bool known = false;
+    for (int i = 0; i < f->iters.n; i++)
+        known |= f->iters.v[i] == repeat;
+    if (!known)
+        ND_PUSH(f->g->a, &f->iters, repeat);
+    int depth = 0;
+    for (nd_block *b = repeat->block; b->parent; b = b->parent->block)
+        depth++;
+    return depth ? nd_fmt(f->g->a, "l%d", depth + 1) : "l";
+}
+
+/* ---- pointers ------------------------------------------------------------------------ */
+
+static bool same_place(const nd_ref *a, const nd_ref *b)
+{
+    if (a->root != b->root || a->value != b->value || a->param != b->param ||
+        a->nterms != b->nterms)
+        return false;
+    for (int i = 0; i < a->nterms; i++) {
+        const nd_term *x = &a->term[i], *y = &b->term[i];
+        if (x->repeat != y->repeat || x->ext != y->ext ||
+            x->base != y->base || !nd_len_eq(&x->stride, &y->stride))
+            return false;
+    }
+    return true;
+}
+
+static const char *plain_name(cg *g, const nd_value *v)
+{
+    const char *name = v->name ? v->name : "x";
+    return cg_word(g->a, name);
+}
+
+/* Last part of a dotted name. */
+static const char *tail(const char *s)
+{
+    const char *dot = strrchr(s, '.');
+    return dot ? dot + 1 : s;
+}
+
+/* "attn_q_w" for the parameter layers.attn.q.w: two parts are enough to read,
+ * cg_fresh settles clashes. */
+static const char *short_param(cg *g, const nd_param *p)
+{
+    const char *last = tail(p->name), *s = p->name;
+    for (const char *q = p->name; q < last; q++)
+        if (*q == '.' && q + 1 < last)
+            s = q + 1;
+    return cg_word(g->a, s);
+}
+
+static const char *pointer_word(cg *g, const nd_ref *r)
+{
+    switch (r->root) {
+    case AT_WEIGHT:
+        return short_param(g, r->param);
+    case AT_GRAD:
+        return nd_fmt(g->a, "d_%s", short_param(g, r->param));
+    case AT_CARRY_OUT:
+        return nd_fmt(g->a, "%s_next", plain_name(g, r->value));
+    case AT_CARRY_IN:
+        return plain_name(g, r->value);
+    case AT_BUFFER:
+        break;
+    }
+    return cg_value_name(g, r->value);
+}
+
+cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write)
+{
+    for (int i = 0; i < f->ptrs.n; i++)
+        if (same_place(&f->ptrs.v[i].ref, r)) {
+            f->ptrs.v[i].written |= write;
+            return &f->ptrs.v[i];
+        }
+    cg_pointer p = {.ref = *r, .written = write,
+                    .name = cg_fresh(&f->names, pointer_word(f->g, r))};
+    ND_PUSH(f->g->a, &f->ptrs, p);
+    return &f->ptrs.v[f->ptrs.n - 1];
+}
+
+/* Names of buffers: the value's own if the program gave one, else made from
+ * the instance path and what the op is. */
+const char *cg_value_name(cg *g, const nd_value *v)
+{
+    if (g->value_name[v->mark])
+        return g->value_name[v->mark];
+    nd_buf b = {.arena = g->a};
+    const nd_op *op = v->def ? v->def : v->owner->parent;
+    if (op->path && *op->path && op->kind != OP_INPUT)
+        nd_putf(&b, "%s_", cg_word(g->a, op->path));
+    nd_put(&b, plain_name(g, v));
+    return g->value_name[v->mark] = cg_fresh(&g->global, b.s);
+}

@@ -1,0 +1,526 @@
+/* check_call.c - a call evaluates the function's body in place.
+ *
+ *   fn linear[in -> out](x) { w = param [in -> out] ~ normal(0.02) ... }
+ *   q = linear[d -> heads, head](x) as q
+ *
+ * binds in = d, out = heads, head, and makes the parameter "attn.q.w". An axis
+ * on both sides of the arrow is another axis inside and is renamed back. A
+ * parameter is made when it is first read, so a side of `where` that is not
+ * taken leaves nothing behind.
+ */
+#include "frontend.h"
+
+#include <string.h>
+
+/* ---- instance names ------------------------------------------------------------ */
+
+static bool child_taken(const ck_scope *s, const char *name)
+{
+    for (int i = 0; i < s->children.n; i++)
+        if (!strcmp(s->children.v[i].name, name))
+            return true;
+    return false;
+}
+
+static const char *join(ck *c, const char *path, const char *name)
+{
+    return *path ? nd_fmt(c->ctx->arena, "%s.%s", path, name) : name;
+}
+
+/* The instance path of a call: `as`, or the function's name, then _2, _3. */
+const char *ck_instance(ck *c, ast_expr *e, const char *fn)
+{
+    ck_scope *s = c->f->scope;
+    const char *name = e->as.s ? e->as.s : fn;
+    for (int k = 2; !e->as.s && child_taken(s, name); k++)
+        name = nd_fmt(c->ctx->arena, "%s_%d", fn, k);
+    ck_child ch = {name, e->as.s ? e->as.loc : e->loc};
+    ND_PUSH(c->ctx->arena, &s->children, ch);
+    return join(c, s->path, name);
+}
+
+static const char *shared_instance(ck *c, ast_name like)
+{
+    for (ck_scope *s = c->f->scope; s; s = s->up)
+        if (child_taken(s, like.s))
+            return join(c, s->path, like.s);
+    ck_unknown(c, like.loc, "instance", like.s);
+    return NULL;
+}
+
+/* ---- parameters ------------------------------------------------------------------- */
+
+ck_param *ck_param_of(ck *c, const nd_value *v)
+{
+    for (int i = 0; i < c->params.n; i++)
+        if (c->params.v[i].v == v)
+            return &c->params.v[i];
+    return NULL;
+}
+
+static int64_t product(const ck_axes *ax)
+{
+    int64_t n = 1;
+    for (int i = 0; i < ax->n; i++)
+        n *= ax->a[i]->size;
+    return n;
+}
+
+static void set_init(ck *c, nd_param *p, ast_expr *e)
+{
+    static const struct {
+        const char *name;
+        nd_init init;
+        int args;
+    } inits[] = {
+        {"zeros", INIT_ZEROS, 0},     {"ones", INIT_ONES, 0},
+        {"const", INIT_CONST, 1},     {"normal", INIT_NORMAL, 1},
+        {"uniform", INIT_UNIFORM, 1}, {"xavier", INIT_XAVIER, 0},
+        {"kaiming", INIT_KAIMING, 0},
+    };
+    const char *names[7];
+    int n = e->args ? e->args->n : 0;
+    for (int i = 0; i < 7; i++) {
+        names[i] = inits[i].name;
+        if (strcmp(e->str, inits[i].name))
+            continue;
+        p->init = inits[i].init;
+        if (n != inits[i].args || (n && e->args->v[0].name.s))
+            ck_error(c, e->loc, inits[i].args ? "`%s` takes one number"
+                                              : "`%s` takes no arguments",
+                     e->str);
+        else if (n)
+            ck_cfg_num(c, e->args->v[0].e, &p->init_arg);
+        return;
+    }
+    ck_near_error(c, e->oploc, "initial value", e->str, names, 7);
+}
+
+static nd_type param_type(ck *c, const ck_var *v, nd_axis *layer)
+{
+    nd_axis *ax[ND_MAX_RANK + 1];
+    int n = 0;
+    if (layer)
+        ax[n++] = layer;
+    for (int i = 0; i < v->left.n; i++)
+        ax[n++] = v->left.a[i];
+    for (int i = 0; i < v->right.n; i++) {
+        if (n == ND_MAX_RANK) {
+            ck_error(c, v->loc, "a parameter of more than %d axes",
+                     ND_MAX_RANK);
+            break;
+        }
+        ax[n++] = v->right.a[i];
+    }
+    return nd_type_of(ND_F32, n, ax);
+}
+
+static bool same_axes(const ck_axes *x, const ck_axes *y)
+{
+    if (x->n != y->n)
+        return false;
+    for (int i = 0; i < x->n; i++)
+        if (x->a[i] != y->a[i])
+            return false;
+    return true;
+}
+
+/* `like`: the parameter of the other instance with the same path. */
+static void share(ck *c, ck_var *v, const char *path)
+{
+    v->val = ck_bad();
+    for (int i = 0; i < c->params.n; i++) {
+        ck_param *q = &c->params.v[i];
+        if (strcmp(q->path, path))
+            continue;
+        if (!same_axes(&q->left, &v->left) ||
+            !same_axes(&q->right, &v->right)) {
+            ck_error(c, v->loc, "shared parameter `%s` has other axes here",
+                     path);
+            nd_note(c->ctx, q->loc, "`%s` is made here", path);
+            return;
+        }
+        bool visible = !q->rep;
+        for (int k = 0; k < c->nrep; k++)
+            visible |= c->rep[k] == q->rep;
+        if (!visible) {
+            ck_error(c, v->loc, "`%s` is a parameter of another `repeat`",
+                     path);
+            return;
+        }
+        v->val = ck_tensor(q->v);
+        return;
+    }
+    ck_error(c, v->loc, "the shared instance has no parameter `%s`", path);
+}
+
+/* A parameter inside a repeat has its axis in front and lies outside; the body
+ * sees the slice. */
+static void create(ck *c, ck_var *v, ast_expr *e, const char *path)
+{
+    nd_builder b = c->b;
+    nd_op *rep = v->nrep ? c->rep[0] : NULL;
+    b.block = c->m->step;
+    b.at = -1;
+    b.phase = PH_FWD;
+    b.path = v->scope->path;
+    if (c->nrep) {
+        b.at = 0;
+        while (b.block->ops.v[b.at] != c->rep[0])
+            b.at++;
+    }
+    nd_type t = param_type(c, v, rep ? rep->axes[0] : NULL);
+    ck_param q = {.path = path, .left = v->left, .right = v->right,
+                  .arrow = e->brk->right != NULL, .loc = b.loc, .rep = rep};
+    nd_param *p = q.p = nd_param_new(&b, path, t);
+    p->layer = rep ? rep->axes[0] : NULL;
+    p->matrix = p->decay = q.arrow;
+    p->fan_in = product(&v->left);
+    p->fan_out = q.arrow ? product(&v->right) : p->fan_in;
+    set_init(c, p, e);
+    q.v = rep ? nd_repeat_scan(c->m, rep, p->value) : p->value;
+    ND_PUSH(c->ctx->arena, &c->params, q);
+    v->val = ck_tensor(q.v);
+}
+
+void ck_force(ck *c, ck_var *v)
+{
+    ast_expr *e = v->param;
+    if (!e)
+        return;
+    v->param = NULL;
+    const char *path = join(c, v->scope->path, v->name);
+    nd_loc at = c->b.loc;
+    ck_at(c, v->loc);
+    v->val = ck_bad();
+    if (c->f->shared) {
+        share(c, v, path);
+    } else if (v->nrep > 1) {
+        ck_later(c, v->loc, "a parameter inside a nested `repeat`");
+    } else {
+        ck_param *dup = NULL;
+        for (int i = 0; i < c->params.n; i++)
+            if (!strcmp(c->params.v[i].path, path))
+                dup = &c->params.v[i];
+        if (dup) {
+            ck_error(c, v->loc, "a second parameter `%s`; name the instance "
+                     "with `as`", path);
+            nd_note(c->ctx, dup->loc, "the first one is made here");
+            v->val = ck_tensor(dup->v);
+        } else {
+            create(c, v, e, path);
+        }
+    }
+    c->b.loc = at;
+}
+
+void ck_force_all(ck *c)
+{
+    ck_frame *here = c->f;
+    for (ck_frame *f = here; f; f = f->up) {
+        c->f = f;
+        for (ck_scope *s = f->scope; s; s = s->up)
+            for (ck_var *v = s->vars; v; v = v->next)
+                ck_force(c, v);
+    }
+    c->f = here;
+}
+
+/* ---- binding groups ------------------------------------------------------------------ */
+
+/* Another axis of the same size for the inside of linear[d -> d]. */
+static ck_copy *copy_of(ck *c, nd_axis *a)
+{
+    for (int i = 0; i < c->copies.n; i++)
+        if (c->copies.v[i].of == a && !c->copies.v[i].used)
+            return &c->copies.v[i];
+    ck_copy k = {a, nd_axis_new(c->m, a->name, a->size, a->loc), false};
+    k.copy->like = a;
+    ND_PUSH(c->ctx->arena, &c->copies, k);
+    return &c->copies.v[c->copies.n - 1];
+}
+
+static ck_bind *group_new(ck *c, const ast_name name, const ck_axes *ax,
+                          int first, int n)
+{
+    nd_arena *a = c->ctx->arena;
+    ck_bind *b = ND_NEW(a, ck_bind);
+    b->name = name.s;
+    b->loc = name.loc;
+    b->group = true;
+    b->n = n;
+    b->axis = ND_NEWN(a, nd_axis *, n);
+    b->at = ND_NEWN(a, nd_loc, n);
+    b->src = ND_NEWN(a, ck_bind *, n);
+    for (int i = 0; i < n; i++) {
+        b->axis[i] = ax->a[first + i];
+        b->at[i] = ax->at[first + i];
+        b->src[i] = ax->src[first + i];
+    }
+    return b;
+}
+
+/* One side of the brackets: a lone name takes all axes, several one each. */
+static bool bind_side(ck *c, ast_expr *e, const char *fn,
+                      const ast_items *formal, const ck_axes *ax,
+                      ck_scope *s)
+{
+    int n = formal->n;
+    if (n > 1 && n != ax->n) {
+        ck_error(c, e->a->brk->loc, "`%s` wants %d axes here, found %d", fn, n,
+                 ax->n);
+        nd_note(c->ctx, formal->v[0].name.loc, "`%s` is declared here", fn);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        ck_bind *b = n == 1 ? group_new(c, formal->v[0].name, ax, 0, ax->n)
+                            : group_new(c, formal->v[i].name, ax, i, 1);
+        b->next = s->binds;
+        s->binds = b;
+    }
+    return true;
+}
+
+typedef struct copies {              /* fresh axes of one instance */
+    int n, index[ND_MAX_RANK];
+} copies;
+
+static bool bind_groups(ck *c, ast_expr *e, const ast_decl *fn, ast_brk *brk,
+                        ck_scope *s, copies *cp)
+{
+    ck_axes left, right;
+    const char *name = fn->name.s;
+    if (!fn->brk != !brk || (brk && !fn->brk->right != !brk->right)) {
+        nd_loc at = brk ? brk->loc : e->oploc;
+        ck_error(c, at, !fn->brk ? "`%s` takes no axes"
+                        : !brk ? "`%s` needs its axes in brackets"
+                        : brk->right ? "`%s` takes axes without an arrow"
+                                     : "`%s` takes axes on both sides of an "
+                                       "arrow", name);
+        nd_note(c->ctx, fn->loc, "`%s` is declared here", name);
+        return false;
+    }
+    if (!brk)
+        return true;
+    if (!ck_bracket(c, brk->left, &left) ||
+        !bind_side(c, e, name, fn->brk->left, &left, s))
+        return false;
+    if (!brk->right)
+        return true;
+    if (!ck_bracket(c, brk->right, &right))
+        return false;
+    for (int i = 0; i < right.n; i++)
+        for (int k = 0; k < left.n; k++)
+            if (right.a[i] == left.a[k]) {
+                ck_copy *y = copy_of(c, right.a[i]);
+                y->used = true;
+                cp->index[cp->n++] = (int)(y - c->copies.v);
+                right.a[i] = y->copy;
+                break;
+            }
+    return bind_side(c, e, name, fn->brk->right, &right, s);
+}
+
+/* On return the fresh axes get their own names back. */
+static ck_val rename_back(ck *c, ast_expr *e, ck_val x, const copies *cp)
+{
+    if (x.kind == VAL_TUPLE) {
+        for (int i = 0; i < x.n; i++)
+            x.item[i] = rename_back(c, e, x.item[i], cp);
+        return x;
+    }
+    for (int i = 0; i < cp->n && x.kind == VAL_TENSOR; i++) {
+        ck_copy *y = &c->copies.v[cp->index[i]];
+        if (nd_axis_at(&x.v->type, y->copy) < 0)
+            continue;
+        if (nd_axis_at(&x.v->type, y->of) >= 0) {
+            ck_error(c, e->loc, "the result has `%s` twice: from the left and "
+                     "from the right of the arrow", y->of->name);
+            return ck_bad();
+        }
+        ck_at(c, e->loc);
+        ck_val r = x;
+        r.v = nd_rename(&c->b, x.v, y->copy, y->of);
+        x = r.v ? r : ck_bad();
+    }
+    return x;
+}
+
+/* ---- calls ------------------------------------------------------------------------------ */
+
+static bool recursive(ck *c, ast_expr *e, const ast_decl *fn)
+{
+    for (ck_frame *f = c->f; f; f = f->up)
+        if (f->fn == fn) {
+            ck_error(c, e->oploc, "`%s` calls itself; use `repeat`",
+                     fn->name.s);
+            nd_note(c->ctx, fn->loc, "`%s` is declared here", fn->name.s);
+            return true;
+        }
+    return false;
+}
+
+static ck_val default_value(ck *c, ck_file *file, const ast_par *p)
+{
+    ck_scope s = {.path = ""};
+    ck_frame f = {.up = c->f, .file = file, .scope = &s,
+                  .user_loc = c->f->user_loc, .call = c->f->call};
+    bool was = c->const_only;
+    c->f = &f;
+    c->const_only = true;
+    ck_val v = ck_expr(c, p->value);
+    c->const_only = was;
+    c->f = f.up;
+    return v;
+}
+
+/* A typed parameter: `tokens: i32[batch, seq]`. */
+static bool fits_type(ck *c, nd_loc at, const ast_par *p, ck_val x)
+{
+    nd_dtype t;
+    ck_axes ax = {0};
+    if (!p->type.s)
+        return true;
+    if (!nd_dtype_parse(p->type.s, &t)) {
+        ck_error(c, p->type.loc, "unknown dtype `%s`", p->type.s);
+        return false;
+    }
+    if (p->brk && !ck_bracket(c, p->brk->left, &ax))
+        return false;
+    nd_type want = nd_type_of(t, ax.n, ax.a);
+    bool same = x.kind == VAL_TENSOR ? x.v->type.rank == ax.n : ax.n == 0;
+    for (int i = 0; i < ax.n && same; i++)
+        same = nd_axis_at(&x.v->type, ax.a[i]) >= 0;
+    if (same && ck_class(ck_dtype(x)) == ck_class(t))
+        return true;
+    nd_error(c->ctx, at, "`%s` wants %s, found %s", p->name.s,
+             ck_type(c, &want), x.kind == VAL_TENSOR
+                 ? ck_type(c, &x.v->type) : nd_dtype_name(x.dtype));
+    nd_note(c->ctx, p->name.loc, "`%s` is declared here", p->name.s);
+    return false;
+}
+
+static bool eval_args(ck *c, ast_expr *e, const ast_decl *fn, ck_file *file,
+                      ck_val *val, nd_loc *at)
+{
+    int n = fn->pars->n;
+    const char **names = ND_NEWN(c->ctx->arena, const char *, n + 1);
+    ast_expr **slot = ND_NEWN(c->ctx->arena, ast_expr *, n + 1);
+    for (int i = 0; i < n; i++)
+        names[i] = fn->pars->v[i].name.s;
+    if (!ck_cfg_args(c, fn->name.s, e->args, names, n, slot))
+        return false;
+    for (int i = 0; i < n; i++) {
+        const ast_par *p = &fn->pars->v[i];
+        at[i] = slot[i] ? slot[i]->loc : p->name.loc;
+        if (!slot[i] && !p->value) {
+            ck_error(c, e->loc, "`%s` lacks the argument `%s`", fn->name.s,
+                     p->name.s);
+            nd_note(c->ctx, fn->loc, "`%s` is declared here", fn->name.s);
+            return false;
+        }
+        val[i] = slot[i] ? ck_expr(c, slot[i]) : default_value(c, file, p);
+        if (!ck_is_value(c, at[i], val[i]))
+            return false;
+    }
+    return true;
+}
+
+bool ck_run_body(ck *c, const ast_stmts *body)
+{
+    int before = c->ctx->nerrors;
+    ck_stmts(c, body);
+    if (!c->f->returned && c->ctx->nerrors == before) {
+        nd_error(c->ctx, c->f->fn->loc, "`%s` has no `return`",
+                 c->f->fn->name.s);
+        return false;
+    }
+    return c->f->returned;
+}
+
+static ck_val instantiate(ck *c, ast_expr *e, const ast_decl *fn,
+                          ck_file *file, ast_brk *brk)
+{
+    int n = fn->pars->n;
+    ck_val *val = ND_NEWN(c->ctx->arena, ck_val, n + 1);
+    nd_loc *at = ND_NEWN(c->ctx->arena, nd_loc, n + 1);
+    copies cp = {0};
+    ck_val r = ck_bad();
+    if (!eval_args(c, e, fn, file, val, at))
+        return r;
+    if (recursive(c, e, fn))
+        return r;
+    if (++c->calls > CK_MAX_CALLS) {
+        if (c->calls == CK_MAX_CALLS + 1)
+            ck_error(c, e->loc, "more than %d calls to evaluate",
+                     CK_MAX_CALLS);
+        return r;
+    }
+    const char *path = e->like.s ? shared_instance(c, e->like)
+                                 : ck_instance(c, e, fn->name.s);
+    if (!path)
+        return r;
+    ck_scope *s = ND_NEW(c->ctx->arena, ck_scope);
+    s->path = path;
+    ck_frame f = {.up = c->f, .file = file, .fn = fn, .scope = s,
+                  .label = ast_text(c->ctx->arena, e->a), .call = e->loc,
+                  .user_loc = c->f->file->lib ? c->f->user_loc : e->loc,
+                  .shared = c->f->shared || e->like.s != NULL};
+    bool ok = bind_groups(c, e, fn, brk, s, &cp);
+    const char *was = c->b.path;
+    c->f = &f;
+    c->b.path = path;
+    for (int i = 0; i < n && ok; i++)
+        ok = fits_type(c, at[i], &fn->pars->v[i], val[i]) &&
+             ck_assign(c, fn->pars->v[i].name, val[i], false);
+    if (ok && ck_run_body(c, fn->body))
+        r = f.ret;
+    c->f = f.up;
+    c->b.path = was;
+    r = rename_back(c, e, r, &cp);
+    for (int i = 0; i < cp.n; i++)
+        c->copies.v[cp.index[i]].used = false;
+    return r;
+}
+
+ck_val ck_call(ck *c, ast_expr *e)
+{
+    ast_expr *base = e->a;
+    ast_brk *brk = NULL;
+    ck_file *file = NULL;
+    if (base->kind == E_INDEX) {
+        brk = base->brk;
+        base = base->a;
+    }
+    if (base->kind != E_NAME) {
+        ck_error(c, base->loc, "this cannot be called");
+        return ck_bad();
+    }
+    ck_var *var = ck_find_var(c, base->str);
+    if (var) {
+        ck_error(c, e->loc, "`%s` is a value, not a function", base->str);
+        nd_note(c->ctx, var->loc, "it is assigned here");
+        return ck_bad();
+    }
+    const ast_decl *fn = ck_find_fn(c, base->str, &file);
+    bool builtin = !fn && ck_is_builtin(base->str);
+    if (!fn && !builtin) {
+        ck_unknown(c, base->loc, "function", base->str);
+        return ck_bad();
+    }
+    if (c->const_only && (fn || nd_ew_find(base->str) < 0)) {
+        ck_error(c, e->loc, "this is not a compile-time constant");
+        return ck_bad();
+    }
+    if (builtin)
+        return ck_builtin(c, e, base->str, brk);
+    if (brk) {
+        for (int i = 0; i < brk->left->n; i++)
+            if (brk->left->v[i].lo) {
+                ck_error(c, brk->loc, "`%s` takes axes in brackets",
+                         base->str);
+                return ck_bad();
+            }
+    }
+    return instantiate(c, e, fn, file, brk);
+}

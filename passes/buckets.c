@@ -1,0 +1,101 @@
+/* buckets.c - parameters grouped so that each group is one flat range.
+ *
+ * Gradients of a bucket need the same reductions and its state is cut the same
+ * way, so the runtime handles a bucket as one array of floats: one collective,
+ * one update loop. Buckets are numbered over the whole program; a parameter
+ * held by several stages (tied) sits in a bucket of its own kind.
+ */
+#include "passes.h"
+
+enum { ALIGN = 16 };                 /* floats: one cache line */
+
+static size_t up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static size_t floats_of(nd_code *c, const nd_param *p)
+{
+    const nd_type *t = &p->value->type;
+    size_t n = 1;
+    for (int i = 0; i < t->rank; i++)
+        n *= (size_t)c->exts.v[nd_ext_of(c, t, i)].max;
+    return up(n, ALIGN);
+}
+
+static uint32_t stages_of(const nd_code *c, const nd_param *p)
+{
+    const nd_program *prog = c->m->program;
+    uint32_t mask = 0;
+    for (int s = 0; s < prog->nstages; s++)
+        for (int i = 0; i < prog->stage[s].params.n; i++)
+            if (prog->stage[s].params.v[i] == p)
+                mask |= 1u << s;
+    return mask;
+}
+
+static uint32_t cut_of(nd_code *c, const nd_param *p)
+{
+    const nd_type *t = &p->value->type;
+    uint32_t mask = nd_cut_mask(t);
+    for (int i = 0; i < t->rank; i++)
+        if (c->exts.v[nd_ext_of(c, t, i)].piped)
+            mask |= 1u << c->m->mesh.pipe;
+    return mask;
+}
+
+static nd_bucket kind_of(nd_code *c, const nd_param *p)
+{
+    const nd_plan *plan = &c->m->plan;
+    uint32_t micro = 1u << c->m->mesh.micro;
+    nd_bucket b = {
+        .sum = p->grad.sum & ~micro,
+        .cut = cut_of(c, p),
+        .stages = stages_of(c, p),
+        .decay = p->decay,
+        .frozen = p->frozen,
+    };
+    if (plan->zero >= 1 && !b.frozen && !(b.cut & plan->zero_mesh))
+        b.zero = plan->zero_mesh;
+    return b;
+}
+
+static bool same_kind(const nd_bucket *a, const nd_bucket *b)
+{
+    return a->sum == b->sum && a->cut == b->cut && a->zero == b->zero &&
+           a->stages == b->stages && a->decay == b->decay &&
+           a->frozen == b->frozen;
+}
+
+static int size_of(const nd_mesh *m, uint32_t mask)
+{
+    int n = 1;
+    for (int i = 0; i < m->n; i++)
+        if (mask >> i & 1)
+            n *= m->size[i];
+    return n;
+}
+
+void nd_buckets(nd_code *c)
+{
+    for (int i = 0; i < c->m->params.n; i++) {
+        nd_param *p = c->m->params.v[i];
+        nd_bucket kind = kind_of(c, p), *b = NULL;
+        if (!kind.stages)
+            continue;
+        for (int j = 0; j < c->mem.buckets.n; j++)
+            if (same_kind(&c->mem.buckets.v[j], &kind))
+                b = &c->mem.buckets.v[j];
+        if (!b) {
+            ND_PUSH(c->a, &c->mem.buckets, kind);
+            b = &c->mem.buckets.v[c->mem.buckets.n - 1];
+        }
+        ND_PUSH(c->a, &b->params, p);
+        ND_PUSH(c->a, &b->at, b->n);
+        b->n += floats_of(c, p);
+    }
+    for (int j = 0; j < c->mem.buckets.n; j++) {
+        nd_bucket *b = &c->mem.buckets.v[j];
+        b->n = up(b->n, ALIGN * (size_t)size_of(&c->m->mesh, b->zero));
+    }
+}

@@ -1,0 +1,287 @@
+/* fuse.c - a list of ops becomes a list of kernels.
+ *
+ * Ops that can live in a loop nest wait until something needs their result in
+ * memory (a product, a collective, a repeat, the end of the list). Then the
+ * ones it depends on are placed, each into the latest nest that can take it,
+ * and waiting ops that read the same data come along:
+ *
+ *   contract, collective, repeat   a kernel of its own, in place
+ *   everything else                joins a nest or opens one
+ *
+ * So elementwise work sinks to its first reader, and the gradients of a norm's
+ * gain and bias share the nest of its input gradient.
+ */
+#include "passes.h"
+
+#include <string.h>
+
+typedef struct fuser {
+    nd_code *c;
+    nd_kernels *out;
+    ND_VEC(nd_op *) waiting;         /* in order; placed ones become NULL */
+    int first_new;                   /* kernels made by the flush at hand */
+} fuser;
+
+static bool is_passive(const nd_code *c, const nd_op *op)
+{
+    switch (op->kind) {
+    case OP_INPUT:
+    case OP_PARAM:
+    case OP_OUTPUT:
+        return true;
+    default:
+        if (op->nout != 1)
+            return false;
+        nd_class k = nd_class_of(c, op->out[0]);
+        return k == V_VIEW || k == V_INLINE;
+    }
+}
+
+static nd_kernel *push(fuser *f, nd_kernel *k)
+{
+    k->index = f->out->v.n;
+    ND_PUSH(f->c->a, &f->out->v, k);
+    return k;
+}
+
+/* ---- placing one op ------------------------------------------------------------- */
+
+typedef struct ready {
+    fuser *f;
+    int latest;                      /* last kernel whose result it reads */
+    bool missing;                    /* a producer is still waiting */
+} ready;
+
+static void find_ready(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    ready *r = user;
+    (void)in_memory;
+    const nd_kernel *k = nd_info(c, leaf)->kernel;
+    if (k && k->index > r->latest)
+        r->latest = k->index;
+    for (int i = 0; !k && leaf->def && i < r->f->waiting.n; i++)
+        if (r->f->waiting.v[i] == leaf->def)
+            r->missing = true;
+}
+
+static void placed(fuser *f, nd_kernel *k, nd_op *op)
+{
+    for (int i = 0; i < op->nout; i++)
+        nd_info(f->c, op->out[i])->kernel = k;
+    for (int i = 0; i < f->waiting.n; i++)
+        if (f->waiting.v[i] == op)
+            f->waiting.v[i] = NULL;
+}
+
+/* The accumulate whose work its operand's producer already does. */
+static bool is_absorbed(const nd_code *c, const nd_op *op)
+{
+    if (op->kind != OP_ACCUM)
+        return false;
+    const nd_vinfo *info = nd_info(c, nd_accum_source(op));
+    if (info->accum != op || !info->kernel)
+        return false;
+    const nd_node *n = nd_node_of(info->kernel, info->v);
+    return !n || n->add;
+}
+
+/* Joins a kernel no earlier than `from`, or opens one if told. */
+static bool place(fuser *f, nd_op *op, int from, bool open)
+{
+    ready r = {.f = f};
+    nd_leaves(f->c, op, find_ready, &r);
+    if (r.missing)
+        return false;
+    if (is_absorbed(f->c, op)) {
+        placed(f, NULL, op);
+        return true;
+    }
+    int last = r.latest > from ? r.latest : from;
+    for (int i = f->out->v.n - 1; i >= last; i--)
+        if (nd_loop_join(f->c, f->out->v.v[i], op)) {
+            placed(f, f->out->v.v[i], op);
+            return true;
+        }
+    if (open)
+        placed(f, push(f, nd_loop_new(f->c, op)), op);
+    return open;
+}
+
+/* ---- flushing -------------------------------------------------------------------- */
+
+static void flush_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user);
+
+static void flush_op(fuser *f, nd_op *op)
+{
+    for (int i = 0; i < f->waiting.n; i++)
+        if (f->waiting.v[i] == op) {
+            nd_leaves(f->c, op, flush_leaf, f);
+            place(f, op, 0, true);
+            return;
+        }
+}
+
+static void flush_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    (void)c;
+    (void)in_memory;
+    if (leaf->def)
+        flush_op(user, leaf->def);
+}
+
+/* Waiting ops whose operands are ready and that fit a nest just made. */
+static void come_along(fuser *f, int from)
+{
+    if (from == f->out->v.n)
+        return;
+    for (int i = 0; i < f->waiting.n; i++)
+        if (f->waiting.v[i])
+            place(f, f->waiting.v[i], from, false);
+}
+
+static void compact(fuser *f)
+{
+    int keep = 0;
+    for (int i = 0; i < f->waiting.n; i++)
+        if (f->waiting.v[i])
+            f->waiting.v[keep++] = f->waiting.v[i];
+    f->waiting.n = keep;
+}
+
+/* Ops inside a body that read values of this block need them, too. */
+static void flush_body(nd_op *op, void *user)
+{
+    fuser *f = user;
+    if (!is_passive(f->c, op) || op->kind == OP_OUTPUT)
+        nd_leaves(f->c, op, flush_leaf, f);
+}
+
+static void anchor(fuser *f, nd_op *op)
+{
+    int from = f->out->v.n;
+    nd_leaves(f->c, op, flush_leaf, f);
+    if (op->body)
+        nd_walk(op->body, flush_body, f);
+    come_along(f, from);
+    compact(f);
+    nd_kernel *k = ND_NEW(f->c->a, nd_kernel);
+    k->kind = op->kind == OP_CONTRACT ? K_GEMM
+              : op->kind == OP_REPEAT ? K_REPEAT
+                                      : K_COMM;
+    k->phase = op->phase;
+    if (op->body)
+        k->body = nd_body_of(f->c, op);
+    ND_PUSH(f->c->a, &k->nodes, ((nd_node){.op = op}));
+    placed(f, push(f, k), op);
+}
+
+/* ---- names --------------------------------------------------------------------------- */
+
+/* How many leading characters of a path two ops share, whole parts only. */
+static size_t common(const char *a, size_t n, const char *b)
+{
+    size_t same = 0, i = 0;
+    for (; i < n && b[i] && a[i] == b[i]; i++)
+        if (a[i] == '.')
+            same = i;
+    if ((i == n || a[i] == '\0') && (b[i] == '\0' || b[i] == '.'))
+        same = i;
+    return same;
+}
+
+static const char *path_of(const nd_op *op)
+{
+    return op->path ? op->path : "";
+}
+
+/* "layers.attn" for ops of one instance; "layers" for a mixture. */
+static void name_kernel(nd_code *c, nd_kernel *k)
+{
+    nd_op *op = k->nodes.v[0].op;
+    size_t n = strlen(path_of(op));
+    const char *path = path_of(op);
+    for (int i = 1; i < k->nodes.n; i++)
+        n = common(path, n, path_of(k->nodes.v[i].op));
+    for (int i = 0; i < k->nodes.n && !n; i++) {
+        path = path_of(k->nodes.v[i].op);
+        n = strlen(path);
+    }
+    k->op = op;
+    k->loc = op->loc;
+    k->name = nd_strndup(c->a, path, n);
+}
+
+/* ---- lists --------------------------------------------------------------------------- */
+
+static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
+{
+    fuser f = {.c = c, .out = out};
+    for (int i = 0; i < c->nvalues; i++)
+        c->info[i].kernel = NULL;
+    for (int i = 0; i < n; i++) {
+        if (is_passive(c, ops[i]))
+            continue;
+        if (nd_loop_op(c, ops[i]))
+            ND_PUSH(c->a, &f.waiting, ops[i]);
+        else
+            anchor(&f, ops[i]);
+    }
+    int from = out->v.n;
+    for (int i = 0; i < f.waiting.n; i++)
+        if (f.waiting.v[i])
+            flush_op(&f, f.waiting.v[i]);
+    come_along(&f, from);
+    for (int i = 0; i < out->v.n; i++) {
+        nd_kernel *k = out->v.v[i];
+        if (k->kind == K_LOOP)
+            nd_loop_finish(c, k);
+        name_kernel(c, k);
+    }
+}
+
+static void fuse_body(nd_op *op, void *user)
+{
+    nd_code *c = user;
+    if (!op->body)
+        return;
+    nd_walk(op->body, fuse_body, c);
+    if (nd_body_of(c, op))
+        return;
+    nd_kernels *k = ND_NEW(c->a, nd_kernels);
+    k->block = op->body;
+    fuse_list(c, op->body->ops.v, op->body->ops.n, k);
+    ND_PUSH(c->a, &c->bodies, k);
+}
+
+nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat)
+{
+    for (int i = 0; i < c->bodies.n; i++)
+        if (c->bodies.v[i]->block == repeat->body)
+            return c->bodies.v[i];
+    return NULL;
+}
+
+void nd_fuse(nd_code *c)
+{
+    const nd_program *p = c->m->program;
+    nd_walk(c->m->step, fuse_body, c);
+    c->stage = ND_NEWN(c->a, nd_stage_code, p->nstages);
+    for (int s = 0; s < p->nstages; s++) {
+        const nd_stage *st = &p->stage[s];
+        fuse_list(c, st->pre.v, st->pre.n, &c->stage[s].pre);
+        fuse_list(c, st->fwd.v, st->fwd.n, &c->stage[s].fwd);
+        fuse_list(c, st->bwd.v, st->bwd.n, &c->stage[s].bwd);
+    }
+}
+
+nd_code *nd_code_new(nd_module *m)
+{
+    nd_code *c = ND_NEW(m->ctx->arena, nd_code);
+    c->m = m;
+    c->a = m->ctx->arena;
+    nd_fuse_uses(c);
+    nd_fuse(c);
+    nd_buckets(c);
+    nd_memplan_new(c);
+    return c;
+}

@@ -1,0 +1,412 @@
+/* memplan.c - a fixed place in the stage's arena for every buffer.
+ *
+ *   weights | gradients | optimizer state | inputs | loss
+ *   | saved: values that backward reads or that cross a stage boundary, one
+ *     copy per microbatch in flight
+ *   | temporaries of pre, forward and backward, which never run at once
+ *
+ * A temporary lives from the first to the last kernel that touches it; those
+ * that never live together share bytes. What a repeat's body makes is planned
+ * once and lies in one blob that lives while the repeat runs. So the peak is
+ * the sum of the parts, known here, and nothing is allocated later.
+ */
+#include "passes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LIST_PRE, LIST_FWD, LIST_BWD, NLISTS, LAST = 1 << 30 };
+
+static size_t up64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+/* ---- which buffers a kernel touches ---------------------------------------------- */
+
+typedef void touch_fn(void *user, const nd_value *root, int index);
+
+typedef struct walker {
+    nd_code *c;
+    nd_kernel *k;
+    touch_fn *touch;
+    void *user;
+    int index;
+} walker;
+
+static void touch_value(walker *w, const nd_value *v)
+{
+    nd_ref r;
+    if (nd_ref_of(w->c, v, &r) && r.root == AT_BUFFER)
+        w->touch(w->user, r.value, w->index);
+}
+
+static void touch_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    walker *w = user;
+    (void)c;
+    (void)in_memory;
+    const nd_node *n = nd_node_of(w->k, leaf);
+    if (!n || n->stored)
+        touch_value(w, leaf);
+}
+
+static void touch_list(nd_code *c, const nd_kernels *list, touch_fn *touch,
+                       void *user, int index);
+
+static void touch_repeat(walker *w)
+{
+    nd_op *op = w->k->nodes.v[0].op;
+    for (int i = 0; i < op->nin; i++)
+        nd_leaves_of(w->c, op->in[i], true, touch_leaf, w);
+    for (int i = 0; i < op->nout; i++)
+        touch_value(w, op->out[i]);
+    /* The other half of the pair that a carried value alternates between. */
+    for (int i = 0; i < op->ncarry; i++)
+        if (!nd_kept_carry(op, i))
+            w->touch(w->user, op->body->args.v[i], w->index);
+    touch_list(w->c, w->k->body, w->touch, w->user, w->index);
+}
+
+/* index < 0: the kernel's own position. */
+static void touch_list(nd_code *c, const nd_kernels *list, touch_fn *touch,
+                       void *user, int index)
+{
+    for (int i = 0; i < list->v.n; i++) {
+        nd_kernel *k = list->v.v[i];
+        walker w = {c, k, touch, user, index < 0 ? i : index};
+        if (k->kind == K_REPEAT) {
+            touch_repeat(&w);
+            continue;
+        }
+        for (int j = 0; j < k->nodes.n; j++) {
+            nd_node *n = &k->nodes.v[j];
+            nd_leaves(c, n->op, touch_leaf, &w);
+            bool out = k->kind == K_LOOP
+                           ? n->stored
+                           : !nd_info(c, n->op->out[0])->accum;
+            if (n->op->nout && out)
+                touch_value(&w, n->op->out[0]);
+        }
+    }
+}
+
+/* ---- packing intervals -------------------------------------------------------------- */
+
+typedef struct item {
+    const nd_value *v;               /* or */
+    nd_kernels *blob;                /* the temporaries of a body */
+    size_t bytes, at;
+    int from, to;
+    bool placed;
+} item;
+
+typedef ND_VEC(item) items;
+
+/* Largest first, each at the lowest offset that is free while it lives. */
+static size_t pack(items *it)
+{
+    size_t end = 0;
+    for (int round = 0; round < it->n; round++) {
+        item *x = NULL;
+        for (int i = 0; i < it->n; i++)
+            if (!it->v[i].placed && (!x || it->v[i].bytes > x->bytes))
+                x = &it->v[i];
+        x->at = 0;
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (int i = 0; i < it->n; i++) {
+                const item *y = &it->v[i];
+                if (!y->placed || y->to < x->from || x->to < y->from ||
+                    y->at + y->bytes <= x->at || x->at + x->bytes <= y->at)
+                    continue;
+                x->at = y->at + y->bytes;
+                moved = true;
+            }
+        }
+        x->placed = true;
+        end = x->at + x->bytes > end ? x->at + x->bytes : end;
+    }
+    return end;
+}
+
+/* ---- temporaries of a list ------------------------------------------------------------ */
+
+typedef struct temps {
+    nd_code *c;
+    const nd_block *block;           /* whose values are meant */
+    const bool *skip;                /* by mark: has a place already */
+    items it;
+} temps;
+
+/* A carried argument's second buffer belongs to the block of the repeat. */
+static const nd_block *home_block(const nd_value *v)
+{
+    return v->def ? v->def->block : v->owner->parent->block;
+}
+
+static void live(void *user, const nd_value *v, int index)
+{
+    temps *t = user;
+    if (home_block(v) != t->block || (t->skip && t->skip[v->mark]))
+        return;
+    for (int i = 0; i < t->it.n; i++)
+        if (t->it.v[i].v == v) {
+            if (index < t->it.v[i].from)
+                t->it.v[i].from = index;
+            if (index > t->it.v[i].to)
+                t->it.v[i].to = index;
+            return;
+        }
+    item x = {.v = v, .bytes = nd_bytes_max(t->c, v), .from = index,
+              .to = index};
+    ND_PUSH(t->c->a, &t->it, x);
+}
+
+static size_t plan_list(nd_code *c, nd_kernels *list, const nd_block *block,
+                        temps *t)
+{
+    t->c = c;
+    t->block = block;
+    touch_list(c, list, live, t, -1);
+    for (int i = 0; i < list->v.n; i++) {
+        nd_kernels *body = list->v.v[i]->body;
+        if (!body)
+            continue;
+        temps inner = {0};
+        item x = {.blob = body, .from = i, .to = i,
+                  .bytes = plan_list(c, body, body->block, &inner)};
+        ND_PUSH(c->a, &t->it, x);
+    }
+    return pack(&t->it);
+}
+
+static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v,
+                      size_t base, size_t slot_stride)
+{
+    nd_place p = {v, base, nd_bytes_max(c, v), slot_stride};
+    ND_PUSH(c->a, &s->places, p);
+}
+
+static void emit_places(nd_code *c, nd_stage_mem *s, const temps *t,
+                        size_t base)
+{
+    for (int i = 0; i < t->it.n; i++) {
+        const item *x = &t->it.v[i];
+        if (x->v) {
+            add_place(c, s, x->v, base + x->at, 0);
+            continue;
+        }
+        temps inner = {0};
+        plan_list(c, x->blob, x->blob->block, &inner);
+        emit_places(c, s, &inner, base + x->at);
+    }
+}
+
+/* ---- a stage ----------------------------------------------------------------------------- */
+
+typedef struct stage_use {
+    nd_code *c;
+    int list;
+    uint8_t *lists;                  /* by mark: bits of the lists */
+} stage_use;
+
+static void note_list(void *user, const nd_value *v, int index)
+{
+    stage_use *u = user;
+    (void)index;
+    if (home_block(v) == u->c->m->step)
+        u->lists[v->mark] |= (uint8_t)(1 << u->list);
+}
+
+static nd_kernels *list_of(nd_stage_code *s, int list)
+{
+    return list == LIST_PRE ? &s->pre : list == LIST_FWD ? &s->fwd : &s->bwd;
+}
+
+enum { CROSSES = 8, READ_LATE = 16 };
+
+static void mark_root(nd_code *c, uint8_t *lists, const nd_value *v, int flag)
+{
+    nd_ref r;
+    if (nd_ref_of(c, v, &r) && r.root == AT_BUFFER)
+        lists[r.value->mark] |= (uint8_t)flag;
+}
+
+typedef struct late {
+    uint8_t *lists;
+} late;
+
+static void mark_late(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    (void)in_memory;
+    mark_root(c, ((late *)user)->lists, leaf, READ_LATE);
+}
+
+static bool listed(const nd_stage *st, const nd_op *op)
+{
+    for (int i = 0; i < st->fwd.n; i++)
+        if (st->fwd.v[i] == op)
+            return true;
+    return false;
+}
+
+static void find_uses(nd_code *c, int s, uint8_t *lists)
+{
+    const nd_program *p = c->m->program;
+    const nd_stage *st = &p->stage[s];
+    stage_use u = {.c = c, .lists = lists};
+    for (u.list = 0; u.list < NLISTS; u.list++)
+        touch_list(c, list_of(&c->stage[s], u.list), note_list, &u, -1);
+    for (int i = 0; i < st->send_fwd.n; i++)
+        mark_root(c, lists, st->send_fwd.v[i].from, CROSSES);
+    for (int i = 0; i < st->send_bwd.n; i++)
+        mark_root(c, lists, st->send_bwd.v[i].from, CROSSES);
+    for (int i = 0; s > 0 && i < p->stage[s - 1].send_fwd.n; i++)
+        mark_root(c, lists, p->stage[s - 1].send_fwd.v[i].to, CROSSES);
+    for (int i = 0; s + 1 < p->nstages && i < p->stage[s + 1].send_bwd.n; i++)
+        mark_root(c, lists, p->stage[s + 1].send_bwd.v[i].to, CROSSES);
+    late l = {lists};
+    for (int i = 0; i < c->m->outputs.n; i++)
+        if (listed(st, c->m->outputs.v[i]))
+            nd_leaves(c, c->m->outputs.v[i], mark_late, &l);
+    if (c->m->loss && listed(st, c->m->loss->def))
+        nd_leaves_of(c, c->m->loss, false, mark_late, &l);
+}
+
+static size_t state_floats(const nd_code *c, const nd_bucket *b)
+{
+    size_t n = b->n;
+    for (int i = 0; i < c->m->mesh.n; i++)
+        if (b->zero >> i & 1)
+            n /= (size_t)c->m->mesh.size[i];
+    return n;
+}
+
+/* Flat ranges of the parameters; returns the end. */
+static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
+{
+    const nd_train *t = &c->m->train;
+    int states = t->opt == OPT_SGD ? t->momentum != 0 : 2;
+    size_t at = 0;
+    for (int i = 0; i < c->mem.buckets.n; i++) {
+        const nd_bucket *b = &c->mem.buckets.v[i];
+        if (!(b->stages >> s & 1))
+            continue;
+        nd_bucket_place p = {i, at, (size_t)-1, (size_t)-1, (size_t)-1};
+        mem->weight_bytes += b->n * 4;
+        at += up64(b->n * 4);
+        ND_PUSH(c->a, &mem->buckets, p);
+    }
+    for (int i = 0; i < mem->buckets.n && c->m->loss; i++) {
+        const nd_bucket *b = &c->mem.buckets.v[mem->buckets.v[i].bucket];
+        mem->buckets.v[i].grads = at;
+        mem->grad_bytes += b->n * 4;
+        at += up64(b->n * 4);
+    }
+    for (int i = 0; i < mem->buckets.n && c->m->loss; i++) {
+        nd_bucket_place *p = &mem->buckets.v[i];
+        const nd_bucket *b = &c->mem.buckets.v[p->bucket];
+        size_t bytes = state_floats(c, b) * 4;
+        for (int k = 0; k < states && !b->frozen; k++) {
+            *(k ? &p->state2 : &p->state1) = at;
+            mem->state_bytes += bytes;
+            at += up64(bytes);
+        }
+    }
+    return at;
+}
+
+/* Buffers that outlive their list; sets skip for them. Returns the end. */
+static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
+                            const uint8_t *lists, bool *skip, size_t at)
+{
+    size_t slots = (size_t)c->m->program->stage[s].slots;
+    slots = slots ? slots : 1;
+    for (int pass = 0; pass < 3; pass++)
+        for (int i = 0; i < c->nvalues; i++) {
+            const nd_value *v = c->info[i].v;
+            bool input = v->def && v->def->kind == OP_INPUT;
+            int in = lists[i] & 7;
+            bool saved = (lists[i] & CROSSES) || (in & 6) == 6;
+            int want = input ? 0 : saved && !(in & 1) ? 2 : 1;
+            if (!lists[i] || want != pass)
+                continue;
+            if (pass == 1 && !(in & 1 && in & 6))
+                continue;            /* a temporary */
+            size_t bytes = nd_bytes_max(c, v);
+            size_t copies = pass == 2 ? slots : 1;
+            add_place(c, mem, v, at, pass == 2 ? bytes : 0);
+            *(pass == 0 ? &mem->input_bytes : &mem->saved_bytes) +=
+                bytes * copies;
+            at += bytes * copies;
+            skip[i] = true;
+        }
+    return at;
+}
+
+static size_t place_temps(nd_code *c, int s, nd_stage_mem *mem,
+                          const uint8_t *lists, const bool *skip, size_t at)
+{
+    size_t most = 0;
+    for (int l = 0; l < NLISTS; l++) {
+        temps t = {.skip = skip};
+        nd_kernels *list = list_of(&c->stage[s], l);
+        plan_list(c, list, c->m->step, &t);
+        for (int i = 0; i < t.it.n; i++) {
+            item *x = &t.it.v[i];
+            x->placed = false;
+            if (x->v && lists[x->v->mark] & READ_LATE)
+                x->to = LAST;
+        }
+        size_t bytes = pack(&t.it);
+        emit_places(c, mem, &t, at);
+        most = bytes > most ? bytes : most;
+    }
+    mem->temp_bytes = most;
+    return at + most;
+}
+
+static int by_mark(const void *a, const void *b)
+{
+    const nd_place *x = a, *y = b;
+    return (x->value->mark > y->value->mark) -
+           (x->value->mark < y->value->mark);
+}
+
+void nd_memplan_new(nd_code *c)
+{
+    const nd_program *p = c->m->program;
+    c->mem.stage = ND_NEWN(c->a, nd_stage_mem, p->nstages);
+    for (int s = 0; s < p->nstages; s++) {
+        nd_stage_mem *mem = &c->mem.stage[s];
+        uint8_t *lists = ND_NEWN(c->a, uint8_t, c->nvalues + 1);
+        bool *skip = ND_NEWN(c->a, bool, c->nvalues + 1);
+        find_uses(c, s, lists);
+        size_t at = place_buckets(c, s, mem);
+        mem->loss = (size_t)-1;
+        if (c->m->loss && listed(&p->stage[s], c->m->loss->def)) {
+            mem->loss = at;
+            at += 64;
+        }
+        at = place_lasting(c, s, mem, lists, skip, at);
+        mem->arena_bytes = place_temps(c, s, mem, lists, skip, at);
+        if (mem->places.n)
+            qsort(mem->places.v, (size_t)mem->places.n, sizeof *mem->places.v,
+                  by_mark);
+    }
+}
+
+const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v)
+{
+    int lo = 0, hi = s->places.n;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (s->places.v[mid].value->mark < v->mark)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < s->places.n && s->places.v[lo].value == v ? &s->places.v[lo]
+                                                          : NULL;
+}

@@ -1,0 +1,124 @@
+/* launch.c - under a launcher such as mpirun: opens the MPI plug-in and runs
+ * one rank in this process.
+ *
+ * The plug-in is looked for at NDRT_MPI_LIB (where the build put it), then
+ * beside the program, then where the loader looks.
+ */
+#include "ndrt_internal.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef NDRT_MPI_LIB
+#define NDRT_MPI_LIB ""
+#endif
+
+static const char plugin[] = "libndrt_mpi.so";
+
+bool ndrt_under_launcher(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
+           getenv("PMIX_RANK");
+}
+
+bool ndrt_launcher_first(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                        "PMIX_RANK"};
+
+    for (int i = 0; i < 3; i++) {
+        const char *rank = getenv(names[i]);
+        if (rank)
+            return strcmp(rank, "0") == 0;
+    }
+    return true;
+}
+
+static void *open_plugin(char *why, size_t size)
+{
+    char beside[4096] = "";
+    ssize_t n = readlink("/proc/self/exe", beside,
+                         sizeof beside - sizeof plugin - 1);
+    const char *path[3] = {NDRT_MPI_LIB, beside, plugin};
+
+    if (n > 0) {
+        beside[n] = '\0';
+        char *slash = strrchr(beside, '/');
+        memcpy(slash ? slash + 1 : beside, plugin, sizeof plugin);
+    }
+    why[0] = '\0';
+    for (int i = 0; i < 3; i++) {
+        /* global: parts that MPI itself opens look for its symbols */
+        void *lib = path[i][0] ? dlopen(path[i], RTLD_NOW | RTLD_GLOBAL)
+                               : NULL;
+        if (lib)
+            return lib;
+        const char *error = path[i][0] ? dlerror() : NULL;
+        if (error && !why[0])
+            snprintf(why, size, "%s", error);
+    }
+    return NULL;
+}
+
+static ndrt_status open_mpi(const ndrt_program *p, ndrt_comm **comm)
+{
+    char why[512];
+    void *lib = open_plugin(why, sizeof why);
+    void *f = lib ? dlsym(lib, NDRT_MPI_OPEN) : NULL;
+    ndrt_mpi_open_fn *start;
+
+    if (!f) {
+        fprintf(stderr, "%s: error: cannot open the MPI plug-in: %s; without "
+                "mpirun the program needs no MPI\n", p->name,
+                lib ? "it is not ours" : why);
+        return NDRT_EINTERNAL;
+    }
+    memcpy(&start, &f, sizeof start);
+    ndrt_status s = start(NDRT_PLUGIN_VERSION, ndrt_fold, comm, why,
+                          sizeof why);
+    if (s != NDRT_OK)
+        fprintf(stderr, "%s: error: cannot start MPI: %s\n", p->name, why);
+    return s;
+}
+
+/* What to type instead. Flags that only Open MPI has are told to its users. */
+static void wrong_size(const ndrt_program *p, int have)
+{
+    int want = ndrt_mesh_ranks(p);
+    bool open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+    bool root = open_mpi && geteuid() == 0;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+    fprintf(stderr, "%s: error: %d process%s started, the mesh has %d rank%s; "
+            "run\n    %smpirun -n %d %s./PROGRAM\nor ./PROGRAM alone, with "
+            "threads as ranks\n", p->name, have, have == 1 ? "" : "es", want,
+            want == 1 ? "" : "s",
+            root ? "OMPI_ALLOW_RUN_AS_ROOT=1 "
+                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " : "",
+            want, open_mpi && want > cpus ? "--oversubscribe " : "");
+}
+
+ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config)
+{
+    ndrt_comm *comm = NULL;
+    ndrt_status s = open_mpi(p, &comm);
+
+    if (s != NDRT_OK)
+        return s;
+    if (comm->size != ndrt_mesh_ranks(p)) {
+        if (comm->rank == 0)
+            wrong_size(p, comm->size);
+        s = NDRT_EUSAGE;
+    } else {
+        ndrt_rank *r = ndrt_rank_new(p, config, comm);
+        if (!r)
+            comm->ops->abort(comm, NDRT_EINTERNAL, "ndrt: out of memory");
+        s = r ? ndrt_run_rank(r) : NDRT_EINTERNAL;
+        if (r)
+            ndrt_rank_free(r);
+    }
+    comm->ops->close(comm);
+    return s;
+}

@@ -1,0 +1,220 @@
+/* log.c - what a run says: a banner, one progress line per step (a live bar on
+ * a terminal, plain lines in a pipe), and a JSON object per step for --log.
+ *
+ *     step 3/1000  loss 5.531012  norm 2.3811  lr 9e-06  8123 tok/s  eta 21:40
+ *     {"step":3,"loss":5.531012,"grad_norm":2.3811, ...}
+ *
+ * Progress goes to stdout, everything else to stderr. Only rank 0 speaks.
+ * Tokens are the unique ones of the global batch, whatever the mesh.
+ */
+#include "ndrt_internal.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct ndrt_log {
+    FILE *json;
+    bool terminal, open_line;     /* a bar that waits to be overwritten */
+    double begin, last;           /* seconds; begin: after the first step */
+    int64_t first;                /* the step that `begin` ended */
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+ndrt_status ndrt_log_open(ndrt_rank *r)
+{
+    const char *path = r->state->config->log_path;
+    ndrt_log *l;
+
+    if (r->rank != 0)
+        return NDRT_OK;
+    l = calloc(1, sizeof *l);
+    if (!l)
+        return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
+    r->state->log = l;
+    l->terminal = isatty(STDOUT_FILENO);
+    l->last = now();
+    if (path && !(l->json = fopen(path, "we")))
+        return ndrt_fail(r, NDRT_EINPUT, "cannot write \"%s\": %s", path,
+                         strerror(errno));
+    return NDRT_OK;
+}
+
+void ndrt_log_close(ndrt_rank *r)
+{
+    ndrt_log *l = r->state->log;
+
+    if (!l)
+        return;
+    if (l->open_line)
+        putchar('\n');
+    fflush(stdout);
+    if (l->json)
+        fclose(l->json);
+    free(l);
+    r->state->log = NULL;
+}
+
+/* A message of its own line, below a bar that may be there. */
+static void end_bar(ndrt_log *l)
+{
+    if (l->open_line) {
+        putchar('\n');
+        fflush(stdout);
+    }
+    l->open_line = false;
+}
+
+void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!r->state->log)
+        return;
+    end_bar(r->state->log);
+    va_start(ap, fmt);
+    fprintf(stderr, "%s: ", r->program->name);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+static void print_eta(char out[32], double seconds)
+{
+    long s = (long)(seconds + 0.5);
+
+    if (s >= 3600)
+        snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
+}
+
+static void print_line(ndrt_log *l, const ndrt_step_line *s, int64_t steps,
+                       double rate, const char *eta)
+{
+    if (l->terminal) {
+        enum { WIDTH = 20 };
+        char bar[WIDTH + 1];
+        int full = (int)(s->step * WIDTH / (steps > 0 ? steps : 1));
+        for (int i = 0; i < WIDTH; i++)
+            bar[i] = i < full ? '#' : '.';
+        bar[WIDTH] = '\0';
+        printf("\r\033[K[%s] ", bar);
+    }
+    printf("step %lld/%lld  loss %.6f  norm %.5g  lr %.4g  %.0f tok/s  eta %s",
+           (long long)s->step, (long long)steps, s->loss, s->grad_norm, s->lr,
+           rate, eta);
+    l->open_line = l->terminal;
+    if (!l->terminal)
+        putchar('\n');
+    fflush(stdout);
+}
+
+static void print_json(FILE *f, const ndrt_step_line *s, double rate)
+{
+    fprintf(f, "{\"step\":%lld,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,"
+            "\"tokens\":%lld,\"tokens_per_s\":%.6g}\n", (long long)s->step,
+            s->loss, s->grad_norm, s->lr, (long long)s->tokens, rate);
+    fflush(f);
+}
+
+void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
+{
+    ndrt_log *l = r->state->log;
+    int64_t steps = r->state->config->train.steps;
+    size_t scratch = ndrt_mm_scratch(r) +
+                     r->state->comm->ops->scratch(r->state->comm);
+    double t = now(), per_step;
+    char eta[32], text[24];
+
+    if (!l)
+        return;
+    per_step = t - l->last;
+    double rate = (double)s->tokens / (per_step > 1e-9 ? per_step : 1e-9);
+    /* the first step also warms up: later ones predict the end better */
+    if (l->begin == 0.0) {
+        l->begin = t;
+        l->first = s->step;
+    } else {
+        per_step = (t - l->begin) / (double)(s->step - l->first);
+    }
+    print_eta(eta, per_step * (double)(steps - s->step));
+    print_line(l, s, steps, rate, eta);
+    if (l->json)
+        print_json(l->json, s, rate);
+    if (!r->state->scratch_told) {
+        ndrt_bytes(text, scratch);
+        ndrt_log_note(r, "library scratch beside the arena: %s per rank (%s)",
+                      text, ndrt_mm_name);
+        r->state->scratch_told = true;
+    }
+    l->last = now();
+}
+
+void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches)
+{
+    ndrt_log *l = r->state->log;
+
+    if (!l)
+        return;
+    end_bar(l);
+    printf("eval %lld  loss %.6f  (%lld held-out batches)\n",
+           (long long)r->step, loss, (long long)batches);
+    fflush(stdout);
+    l->last = now();              /* not part of the next step */
+}
+
+void ndrt_bytes(char out[24], size_t bytes)
+{
+    static const char *const unit[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double v = (double)bytes;
+    int u = 0;
+
+    for (; v >= 1024.0 && u < 4; u++)
+        v /= 1024.0;
+    snprintf(out, 24, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
+}
+
+static int allowed_cpus(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+void ndrt_banner(ndrt_rank *r, bool local)
+{
+    const ndrt_program *p = r->program;
+    int ranks = ndrt_mesh_ranks(p), cpus = allowed_cpus();
+    char text[24];
+
+    if (r->rank != 0)
+        return;
+    fprintf(stderr, "%s: %d rank%s", p->name, ranks, ranks == 1 ? "" : "s");
+    for (int a = 0; a < p->nmesh; a++)
+        fprintf(stderr, "%s%s=%d", a ? ", " : " (", p->mesh_name[a],
+                p->mesh_size[a]);
+    fprintf(stderr, "%s as %s\n", p->nmesh ? ")" : "",
+            local ? "threads of this process" : "MPI processes");
+    for (int s = 0; s < p->nstages; s++) {
+        ndrt_bytes(text, p->stages[s].arena_bytes);
+        fprintf(stderr, "%s: ", p->name);
+        if (p->nstages > 1)
+            fprintf(stderr, "stage %d: ", s);
+        fprintf(stderr, "arena %s per rank\n", text);
+    }
+    if (local && cpus > 0 && ranks > cpus)
+        fprintf(stderr, "%s: note: %d ranks share %d CPU%s\n", p->name, ranks,
+                cpus, cpus == 1 ? "" : "s");
+}

@@ -1,0 +1,186 @@
+/* main.c - from the command line to an exit status.
+ *
+ * A rank goes through set-up, training, saving and generation. After set-up
+ * all ranks compare notes (ndrt_agree), so that a failure which all see, such
+ * as a missing file, is told once. Later failures go through comm->abort: the
+ * first one is printed with its rank, everybody else stops quietly.
+ *
+ * NDRT_FAIL_AT=rank:n makes the n-th communication call of a rank fail, to
+ * test just that.
+ */
+#include "ndrt_internal.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+enum { STACK_BYTES = 16 << 20 };
+
+ndrt_status ndrt_fail(ndrt_rank *r, ndrt_status s, const char *fmt, ...)
+{
+    ndrt_state *st = r->state;
+    va_list ap;
+
+    if (st->status == NDRT_OK) {
+        st->status = s;
+        va_start(ap, fmt);
+        vsnprintf(st->error, sizeof st->error, fmt, ap);
+        va_end(ap);
+    }
+    return st->status;
+}
+
+static void read_fail_at(ndrt_rank *r)
+{
+    const char *text = getenv("NDRT_FAIL_AT");
+    char *end;
+
+    if (text && strtol(text, &end, 10) == r->rank && *end == ':')
+        r->state->fail_at = strtoll(end + 1, NULL, 10);
+}
+
+static ndrt_status set_up(ndrt_rank *r)
+{
+    const ndrt_train *t = &r->state->config->train;
+    ndrt_status s = ndrt_make_arena(r);
+
+    if (s == NDRT_OK)
+        s = ndrt_mm_open(r);
+    if (s == NDRT_OK)
+        s = ndrt_log_open(r);
+    if (s == NDRT_OK)
+        s = ndrt_data_open(r);
+    if (s != NDRT_OK)
+        return s;
+    ndrt_init_params(r, t->seed);
+    return t->load_path ? ndrt_load(r, t->load_path, t->load_prefix) : NDRT_OK;
+}
+
+static ndrt_status work(ndrt_rank *r)
+{
+    const ndrt_config *c = r->state->config;
+    ndrt_status s = ndrt_train_loop(r);
+
+    if (s == NDRT_OK && c->save_path)
+        s = ndrt_save(r, c->save_path);
+    ndrt_log_close(r);
+    if (s == NDRT_OK && c->generate)
+        s = ndrt_generate(r, stdout);
+    return s;
+}
+
+static void report(ndrt_rank *r, ndrt_status s)
+{
+    ndrt_state *st = r->state;
+    char line[sizeof st->error + 96];
+
+    snprintf(line, sizeof line, "%.48s: error: rank %d: %s", r->program->name,
+             r->rank, st->error);
+    if (!st->reported && s != NDRT_ESTOPPED)
+        st->comm->ops->abort(st->comm, s, line);
+}
+
+ndrt_status ndrt_run_rank(ndrt_rank *r)
+{
+    ndrt_state *st = r->state;
+    ndrt_status s = ndrt_open_groups(r);
+
+    read_fail_at(r);
+    if (s == NDRT_OK)
+        s = ndrt_agree(r, set_up(r));
+    if (s == NDRT_OK) {
+        ndrt_banner(r, !ndrt_under_launcher());
+        s = work(r);
+    }
+    if (s != NDRT_OK)
+        report(r, s);
+    ndrt_log_close(r);
+    ndrt_data_close(r);
+    ndrt_mm_close(r);
+    return s;
+}
+
+/* ---- ranks as threads ------------------------------------------------- */
+
+typedef struct job {
+    ndrt_rank *rank;
+    pthread_t thread;
+    bool started;
+    ndrt_status status;
+} job;
+
+static void *job_main(void *arg)
+{
+    job *j = arg;
+
+    j->status = ndrt_run_rank(j->rank);
+    return NULL;
+}
+
+static bool start(const ndrt_program *p, const ndrt_config *config,
+                  ndrt_world *w, job *j, int rank, const pthread_attr_t *attr)
+{
+    j->rank = ndrt_rank_new(p, config, ndrt_world_comm(w, rank));
+    j->started = j->rank &&
+                 pthread_create(&j->thread, attr, job_main, j) == 0;
+    return j->started;
+}
+
+ndrt_status ndrt_run_local(const ndrt_program *p, const ndrt_config *config)
+{
+    int n = ndrt_mesh_ranks(p);
+    ndrt_world *w = ndrt_world_new(n);
+    job *jobs = calloc((size_t)n, sizeof *jobs);
+    ndrt_status s = NDRT_OK;
+    pthread_attr_t attr;
+
+    if (!w || !jobs) {
+        fprintf(stderr, "%s: error: out of memory\n", p->name);
+        free(jobs);
+        if (w)
+            ndrt_world_free(w);
+        return NDRT_EINTERNAL;
+    }
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    for (int i = 0; i < n; i++) {
+        if (!start(p, config, w, &jobs[i], i, &attr)) {
+            ndrt_comm *c = ndrt_world_comm(w, i);
+            c->ops->abort(c, NDRT_EINTERNAL, "ndrt: error: cannot start a "
+                          "thread for every rank");
+            break;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        if (jobs[i].started)
+            pthread_join(jobs[i].thread, NULL);
+        if (s == NDRT_OK && jobs[i].status != NDRT_ESTOPPED)
+            s = jobs[i].status;
+    }
+    for (int i = 0; i < n; i++)
+        if (jobs[i].rank)
+            ndrt_rank_free(jobs[i].rank);
+    pthread_attr_destroy(&attr);
+    if (ndrt_world_status(w) != NDRT_OK)
+        s = ndrt_world_status(w);
+    ndrt_world_free(w);
+    free(jobs);
+    return s;
+}
+
+int ndrt_main(const ndrt_program *p, int argc, char **argv)
+{
+    bool launched = ndrt_under_launcher();
+    bool speak = !launched || ndrt_launcher_first();
+    ndrt_config config;
+    ndrt_status s = ndrt_options(p, argc, argv, &config,
+                                 speak ? stdout : NULL,
+                                 speak ? stderr : NULL);
+
+    if (s == NDRT_OK && !config.done)
+        s = launched ? ndrt_run_mpi(p, &config)
+                     : ndrt_run_local(p, &config);
+    if (fflush(stdout) != 0 && s == NDRT_OK)
+        s = NDRT_EINPUT;
+    return s == NDRT_ESTOPPED ? (int)NDRT_EINPUT : (int)s;
+}

@@ -1,0 +1,266 @@
+/* options.c - the command line of a generated program. One table holds every
+ * option: how it is read, where it goes, what --help says.
+ */
+#include "ndrt_internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NDRT_VERSION "0.1"
+
+enum { DEFAULT_TOKENS = 200 };
+
+typedef enum {
+    STEPS, DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE, GENERATE, TOKENS,
+    TEMPERATURE, HELP, VERSION, NOPTIONS
+} option_id;
+
+static const struct {
+    const char *name, *value, *help;
+} options[NOPTIONS] = {
+    [STEPS] = {"--steps", "N", "training steps; 0 trains nothing"},
+    [DATA] = {"--data", "FILE", "training data: text, or arrays in a "
+              ".safetensors file"},
+    [SEED] = {"--seed", "N", "of initial values, dropout, generation"},
+    [LR] = {"--lr", "X", "peak learning rate"},
+    [WARMUP] = {"--warmup", "N", "steps until the peak"},
+    [CLIP] = {"--clip", "X", "limit of the gradient norm; 0: none"},
+    [LOG] = {"--log", "FILE", "write a JSON object per step"},
+    [LOAD] = {"--load", "FILE", "start from these weights (.safetensors)"},
+    [SAVE] = {"--save", "FILE", "write the weights at the end"},
+    [GENERATE] = {"--generate", "TEXT", "continue this text at the end"},
+    [TOKENS] = {"--tokens", "N", "bytes to generate (200)"},
+    [TEMPERATURE] = {"--temperature", "X", "0: always the likeliest byte "
+                     "(1)"},
+    [HELP] = {"--help", NULL, "this text"},
+    [VERSION] = {"--version", NULL, "print the version"},
+};
+
+static void print_help(const ndrt_program *p, FILE *out)
+{
+    int ranks = ndrt_mesh_ranks(p);
+
+    fprintf(out, "%s: trains the model of %s on %d rank%s\n\n"
+            "usage: ./PROGRAM [options]               ranks are threads\n"
+            "       mpirun -n %d ./PROGRAM [options]   ranks are processes\n\n",
+            p->name, p->source ? p->source : "a .nd file", ranks,
+            ranks == 1 ? "" : "s", ranks);
+    for (int i = 0; i < NOPTIONS; i++) {
+        char left[40];
+        snprintf(left, sizeof left, "%s %s", options[i].name,
+                 options[i].value ? options[i].value : "");
+        fprintf(out, "  %-20s %s\n", left, options[i].help);
+    }
+    fprintf(out, "\nWithout options the train block of the source decides. "
+            "Exit status: 0 done,\n1 bad data or a failed run, 2 wrong "
+            "usage, 3 internal error.\n");
+}
+
+/* ---- reading values --------------------------------------------------- */
+
+static bool to_int(const char *s, int64_t low, int64_t *out)
+{
+    char *end;
+
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (end == s || *end || errno || v < low)
+        return false;
+    *out = v;
+    return true;
+}
+
+static bool to_seed(const char *s, uint64_t *out)
+{
+    char *end;
+
+    errno = 0;
+    unsigned long long v = strtoull(s, &end, 10);
+    if (end == s || *end || errno || *s == '-')
+        return false;
+    *out = v;
+    return true;
+}
+
+static bool to_double(const char *s, double *out)
+{
+    char *end;
+    double v = strtod(s, &end);
+
+    if (end == s || *end || !isfinite(v) || v < 0.0)
+        return false;
+    *out = v;
+    return true;
+}
+
+static void set_data(ndrt_train *t, const char *path)
+{
+    static const char ending[] = ".safetensors";
+    size_t n = strlen(path), e = sizeof ending - 1;
+    bool arrays = n > e && strcmp(path + n - e, ending) == 0;
+
+    t->data = arrays ? NDRT_DATA_ARRAYS : NDRT_DATA_TEXT;
+    t->data_path = path;
+}
+
+/* False if the value is none for this option. */
+static bool set(ndrt_config *c, option_id id, const char *v)
+{
+    ndrt_train *t = &c->train;
+
+    switch (id) {
+    case STEPS:
+        return to_int(v, 0, &t->steps);
+    case DATA:
+        set_data(t, v);
+        return true;
+    case SEED:
+        return to_seed(v, &t->seed);
+    case LR:
+        if (!to_double(v, &t->lr))
+            return false;
+        t->lr_min = t->lr_min < t->lr ? t->lr_min : t->lr;
+        return true;
+    case WARMUP:
+        return to_int(v, 0, &t->warmup);
+    case CLIP:
+        return to_double(v, &t->clip);
+    case LOG:
+        c->log_path = v;
+        return true;
+    case LOAD:
+        t->load_path = v;
+        t->load_prefix = NULL;
+        return true;
+    case SAVE:
+        c->save_path = v;
+        return true;
+    case GENERATE:
+        c->generate = v;
+        return true;
+    case TOKENS:
+        return to_int(v, 0, &c->tokens);
+    case TEMPERATURE:
+        return to_double(v, &c->temperature);
+    case HELP:
+    case VERSION:
+    case NOPTIONS:
+        break;
+    }
+    return true;
+}
+
+/* ---- unknown options -------------------------------------------------- */
+
+static int min3(int a, int b, int c)
+{
+    int m = a < b ? a : b;
+
+    return m < c ? m : c;
+}
+
+/* Edit distance of short words; long ones are far from everything. */
+static int distance(const char *a, const char *b)
+{
+    enum { MOST = 32 };
+    int row[MOST + 1], la = (int)strlen(a), lb = (int)strlen(b);
+
+    if (la > MOST || lb > MOST)
+        return MOST;
+    for (int j = 0; j <= lb; j++)
+        row[j] = j;
+    for (int i = 1; i <= la; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= lb; j++) {
+            int up = row[j];
+            row[j] = min3(row[j - 1] + 1, up + 1,
+                          diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = up;
+        }
+    }
+    return row[lb];
+}
+
+static void unknown(const ndrt_program *p, const char *word, FILE *err)
+{
+    int best = 0, near = 3;
+
+    for (int i = 0; i < NOPTIONS; i++) {
+        int d = distance(word, options[i].name);
+        if (d <= near) {
+            near = d - 1;
+            best = i + 1;
+        }
+    }
+    fprintf(err, "%s: error: unknown option \"%s\"", p->name, word);
+    if (best)
+        fprintf(err, "; did you mean \"%s\"?", options[best - 1].name);
+    fprintf(err, "\n%s: --help lists the options\n", p->name);
+}
+
+/* ---- the loop --------------------------------------------------------- */
+
+static int find(const char *arg, size_t len)
+{
+    for (int i = 0; i < NOPTIONS; i++)
+        if (strlen(options[i].name) == len &&
+            strncmp(options[i].name, arg, len) == 0)
+            return i;
+    return -1;
+}
+
+static ndrt_status one(const ndrt_program *p, int argc, char **argv, int *at,
+                       ndrt_config *c, FILE *out, FILE *err)
+{
+    char *arg = argv[*at];
+    size_t len = strcspn(arg, "=");
+    int id = find(arg, len);
+
+    if (id < 0) {
+        char word[64];
+        snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), arg);
+        unknown(p, word, err);
+        return NDRT_EUSAGE;
+    }
+    if (id == HELP || id == VERSION) {
+        if (id == HELP)
+            print_help(p, out);
+        else
+            fprintf(out, "%s, ndrt %s\n", p->name, NDRT_VERSION);
+        c->done = true;
+        return NDRT_OK;
+    }
+    const char *value = arg[len] == '=' ? arg + len + 1 : NULL;
+    if (!value && *at + 1 < argc)
+        value = argv[++*at];
+    if (!value) {
+        fprintf(err, "%s: error: %s needs a value: %s %s\n", p->name,
+                options[id].name, options[id].name, options[id].value);
+        return NDRT_EUSAGE;
+    }
+    if (!set(c, (option_id)id, value)) {
+        fprintf(err, "%s: error: %s \"%s\" is not a number of that kind "
+                "(not negative%s)\n", p->name, options[id].name, value,
+                options[id].value[0] == 'N' ? ", whole" : "");
+        return NDRT_EUSAGE;
+    }
+    return NDRT_OK;
+}
+
+ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
+                         ndrt_config *c, FILE *out, FILE *err)
+{
+    FILE *sink = out && err ? NULL : fopen("/dev/null", "we");
+    ndrt_status s = NDRT_OK;
+
+    *c = (ndrt_config){.train = p->train, .tokens = DEFAULT_TOKENS,
+                       .temperature = 1.0};
+    for (int i = 1; i < argc && s == NDRT_OK && !c->done; i++)
+        s = one(p, argc, argv, &i, c, out ? out : sink, err ? err : sink);
+    if (sink)
+        fclose(sink);
+    return s;
+}

@@ -1,0 +1,260 @@
+/* train.c - the step loop.
+ *
+ * A step loads the batch, zeroes the gradients, runs `pre`, walks the stage's
+ * action list, then reduces, checks and updates. It allocates nothing.
+ *
+ * Generated functions return nothing. A failure inside one (a collective that
+ * meets a stopped rank) leaves it by longjmp to ndrt_call, its only caller;
+ * generated code holds nothing that would need freeing.
+ */
+#include "ndrt_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { DEFAULT_EVAL_BATCHES = 8 };
+
+_Noreturn void ndrt_raise(ndrt_rank *r)
+{
+    longjmp(r->state->jump, 1);
+}
+
+ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *))
+{
+    if (!f)
+        return NDRT_OK;
+    if (setjmp(r->state->jump))
+        return r->state->status;
+    f(r);
+    return NDRT_OK;
+}
+
+static const ndrt_stage *stage_of(const ndrt_rank *r)
+{
+    return &r->program->stages[r->stage];
+}
+
+static float *loss_at(const ndrt_rank *r)
+{
+    size_t at = stage_of(r)->loss;
+
+    return at == NDRT_NONE ? NULL : (float *)(void *)(r->arena + at);
+}
+
+static ndrt_status begin(ndrt_rank *r)
+{
+    float *loss = loss_at(r);
+
+    if (loss)
+        *loss = 0.0f;
+    ndrt_set_microbatch(r, 0);
+    return ndrt_call(r, stage_of(r)->pre);
+}
+
+static ndrt_status act(ndrt_rank *r, const ndrt_action *a)
+{
+    ndrt_set_microbatch(r, a->mb);
+    return ndrt_call(r, stage_of(r)->run[a->kind]);
+}
+
+ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
+{
+    const ndrt_stage *stage = stage_of(r);
+    bool training = r->training;
+
+    r->training = false;
+    ndrt_status s = begin(r);
+    for (int i = 0; i < stage->nactions && s == NDRT_OK; i++) {
+        const ndrt_action *a = &stage->actions[i];
+        bool forward = a->kind == NDRT_F || a->kind == NDRT_SEND_F ||
+                       a->kind == NDRT_RECV_F;
+        if (forward && (only_mb < 0 || a->mb == only_mb))
+            s = act(r, a);
+    }
+    r->training = training;
+    return s;
+}
+
+/* This rank's share of the loss: partial sums count on every coordinate of the
+ * axes that they are pending over, the rest on coordinate 0. */
+static double loss_share(const ndrt_rank *r)
+{
+    const ndrt_program *p = r->program;
+    const float *loss = loss_at(r);
+
+    if (!loss)
+        return 0.0;
+    for (int a = 0; a < p->nmesh; a++)
+        if (a != p->pipe && !(p->loss_sum >> a & 1) && r->state->coord[a])
+            return 0.0;
+    return (double)*loss;
+}
+
+/* ---- evaluation ------------------------------------------------------- */
+
+static ndrt_status evaluate(ndrt_rank *r)
+{
+    const ndrt_train *t = &r->state->config->train;
+    int64_t n = t->eval_batches > 0 ? t->eval_batches : DEFAULT_EVAL_BATCHES;
+    double total = 0.0;
+
+    if (t->eval_every <= 0 || r->step % t->eval_every != 0)
+        return NDRT_OK;
+    if (!ndrt_data_can_eval(r)) {
+        if (r->step == t->eval_every)
+            ndrt_log_note(r, "warning: no evaluation: the data hold a single "
+                          "sample, so none can be held out");
+        return NDRT_OK;
+    }
+    for (int64_t k = 0; k < n; k++) {
+        double loss;
+        ndrt_status s = ndrt_data_batch(r, k, true);
+        if (s == NDRT_OK)
+            s = ndrt_forward(r, -1);
+        loss = loss_share(r);
+        if (s == NDRT_OK)
+            s = ndrt_sum_doubles(r, &loss, 1);
+        if (s != NDRT_OK)
+            return s;
+        total += loss;
+    }
+    ndrt_log_eval(r, total / (double)n, n);
+    return NDRT_OK;
+}
+
+/* ---- a step ----------------------------------------------------------- */
+
+static void zero_grads(const ndrt_rank *r)
+{
+    const ndrt_stage *stage = stage_of(r);
+
+    for (int i = 0; i < stage->nplaces; i++) {
+        const ndrt_place *pl = &stage->places[i];
+        const ndrt_bucket *b = &r->program->buckets[pl->bucket];
+        if (!b->frozen && pl->grads != NDRT_NONE)
+            memset(r->arena + pl->grads, 0, b->n * sizeof(float));
+    }
+}
+
+static bool all_finite(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return false;
+    return true;
+}
+
+static bool piece_finite(const ndrt_rank *r, int param, size_t at)
+{
+    const float *x = (const float *)(const void *)(r->arena + at);
+    ndrt_walk w = ndrt_walk_param(r->program, r->rank, param, -1);
+
+    while (ndrt_walk_next(&w))
+        if (!all_finite(x + w.local, (size_t)w.length))
+            return false;
+    return true;
+}
+
+/* The first weights (0 .. np), else gradients (np ..), that hold an infinity or
+ * a NaN on this rank; 2 np if none does. */
+static int first_bad(const ndrt_rank *r)
+{
+    const ndrt_stage *stage = stage_of(r);
+    int np = r->program->nparams;
+
+    for (int i = 0; i < np; i++)
+        if (stage->weights[i] != NDRT_NONE &&
+            !piece_finite(r, i, stage->weights[i]))
+            return i;
+    for (int i = 0; i < np; i++)
+        if (stage->grads[i] != NDRT_NONE && !r->program->params[i].frozen &&
+            !piece_finite(r, i, stage->grads[i]))
+            return np + i;
+    return 2 * np;
+}
+
+/* All ranks know of it, as the sums are the same everywhere; the tensor is
+ * looked for on all, and rank 0 reports. */
+static ndrt_status not_finite(ndrt_rank *r, double loss, double norm)
+{
+    ndrt_state *st = r->state;
+    const ndrt_program *p = r->program;
+    int np = p->nparams, bad = 2 * np;
+
+    for (int q = 0; q < st->world.n; q++) {
+        double v = q == r->rank ? first_bad(r) : 0.0;
+        ndrt_status s = ndrt_sum_doubles(r, &v, 1);
+        if (s != NDRT_OK)
+            return s;
+        bad = (int)v < bad ? (int)v : bad;
+    }
+    const char *what = bad < np ? "the weights of " :
+                       bad < 2 * np ? "the gradient of " : "the loss";
+    const char *name = bad < 2 * np ? p->params[bad % np].name : "";
+    return ndrt_agree(r, ndrt_fail(
+        r, NDRT_EINPUT, "step %lld: loss %g, gradient norm %g: not finite; "
+        "first seen in %s%s", (long long)r->step, loss, norm, what, name));
+}
+
+static ndrt_status run_actions(ndrt_rank *r)
+{
+    const ndrt_stage *stage = stage_of(r);
+    ndrt_status s;
+
+    zero_grads(r);
+    s = begin(r);
+    for (int i = 0; i < stage->nactions && s == NDRT_OK; i++)
+        s = act(r, &stage->actions[i]);
+    return s;
+}
+
+static ndrt_status one_step(ndrt_rank *r)
+{
+    const ndrt_train *t = &r->state->config->train;
+    ndrt_step_line line = {.step = r->step,
+                           .tokens = ndrt_step_tokens(r->program)};
+    ndrt_status s = ndrt_data_batch(r, r->step - 1, false);
+
+    if (s == NDRT_OK)
+        s = run_actions(r);
+    if (s == NDRT_OK)
+        s = ndrt_reduce_grads(r);
+    if (s != NDRT_OK)
+        return s;
+    double sums[2] = {loss_share(r), ndrt_square_norm(r)};
+    s = ndrt_sum_doubles(r, sums, 2);
+    if (s != NDRT_OK)
+        return s;
+    line.loss = sums[0];
+    line.grad_norm = sqrt(sums[1]);
+    line.lr = ndrt_lr(t, r->step);
+    if (!isfinite(line.loss) || !isfinite(line.grad_norm))
+        return not_finite(r, line.loss, line.grad_norm);
+    if (line.loss == 0.0 && line.grad_norm == 0.0) {
+        ndrt_log_note(r, "warning: step %lld: no unmasked targets, no update",
+                      (long long)r->step);
+    } else {
+        double scale = 1.0;
+        if (t->clip > 0.0 && line.grad_norm > t->clip)
+            scale = t->clip / line.grad_norm;
+        s = ndrt_update(r, scale, line.lr);
+    }
+    if (s == NDRT_OK)
+        ndrt_log_step(r, &line);
+    return s;
+}
+
+ndrt_status ndrt_train_loop(ndrt_rank *r)
+{
+    int64_t steps = r->state->config->train.steps;
+    ndrt_status s = NDRT_OK;
+
+    for (r->step = 1; r->step <= steps && s == NDRT_OK; r->step++) {
+        r->training = true;
+        s = one_step(r);
+        if (s == NDRT_OK)
+            s = evaluate(r);
+    }
+    r->training = false;
+    return s;
+}

@@ -1,0 +1,398 @@
+#!/usr/bin/env python3
+"""Known right answers for what goes wrong in parallel training.
+
+    cases.py --ndc BUILD/ndc [--launch local|mpi] [--work DIR] CASE ...
+
+Each case compiles a fixture for several meshes, runs it, and compares losses,
+gradient norms and saved parameters with closed forms or with one rank. The
+sizes are odd, the optimizer is SGD and the clip is active on purpose: Adam and
+powers of two hide most of these faults.
+"""
+import argparse
+import json
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RULES = "batch -> dp, kvheads -> tp, ffn -> tp, vocab -> tp"
+
+# name: (mesh axes, sequence parallel, microbatches, extra plan lines, --set)
+MESHES = {
+    "1": ("", False, 1, "", []),
+    "dp2": ("dp = 2", False, 1, "", []),
+    "dp3": ("dp = 3", False, 1, "", []),
+    "tp2": ("tp = 2", False, 1, "", []),
+    "tp4": ("tp = 4", False, 1, "", []),
+    "sp2": ("tp = 2", True, 1, "", []),
+    "accum4": ("", False, 4, "", []),
+    "pp2": ("pp = 2", False, 2, "", []),
+    "pp3": ("pp = 3", False, 3, "", []),
+    "pp4": ("pp = 4", False, 4, "", []),
+    "dp2tp2": ("dp = 2, tp = 2", True, 1, "", []),
+    "dp2pp2": ("pp = 2, dp = 2", False, 2, "", []),
+    "tp2pp2": ("pp = 2, tp = 2", True, 2, "", []),
+    "2x2x2": ("pp = 2, dp = 2, tp = 2", True, 4, "", []),
+    "zero1": ("dp = 4", False, 1, "zero 1 over dp", []),
+    "2x2x2zero1": ("pp = 2, dp = 2, tp = 2", True, 2, "zero 1 over dp", []),
+}
+
+
+class Failure(Exception):
+    pass
+
+
+def check(ok, text):
+    if not ok:
+        raise Failure(text)
+
+
+# ---- safetensors ------------------------------------------------------------
+
+def write_tensors(path, tensors):
+    """tensors: name -> (dtype 'F32' or 'I32', shape, flat list)."""
+    head, blobs, at = {}, [], 0
+    for name, (dtype, shape, flat) in tensors.items():
+        blob = struct.pack("<%d%s" % (len(flat), "f" if dtype == "F32" else "i"), *flat)
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(blob)]}
+        at += len(blob)
+        blobs.append(blob)
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def read_tensors(path):
+    with open(path, "rb") as f:
+        raw = f.read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    out = {}
+    for name, t in json.loads(raw[8:8 + n]).items():
+        if name == "__metadata__":
+            continue
+        a, b = t["data_offsets"]
+        check(t["dtype"] == "F32", name + ": not F32")
+        out[name] = struct.unpack("<%df" % ((b - a) // 4), raw[8 + n + a:8 + n + b])
+    return out
+
+
+def distance(a, b):
+    """Largest difference over the root mean square, over all tensors."""
+    check(a.keys() == b.keys(), "different tensors: %s" % (a.keys() ^ b.keys()))
+    worst = 0
+    for k in a:
+        check(len(a[k]) == len(b[k]), k + ": different sizes")
+        rms = math.sqrt(sum(x * x for x in b[k]) / len(b[k])) or 1
+        worst = max(worst, max(abs(x - y) for x, y in zip(a[k], b[k])) / rms)
+    return worst
+
+
+# ---- compiling and running ------------------------------------------------------
+
+class Bench:
+    def __init__(self, args):
+        self.ndc = os.path.abspath(args.ndc)
+        self.launch = args.launch
+        self.work = os.path.abspath(args.work)
+        self.built = {}
+        os.makedirs(self.work, exist_ok=True)
+        rng = random.Random(7)
+        with open(self.path("g.txt"), "wb") as f:
+            f.write(bytes(rng.randrange(61) for _ in range(10000)))
+
+    def path(self, name):
+        return os.path.join(self.work, name)
+
+    def plan(self, mesh, sp, micro, extra, schedule, stages=None):
+        rules = RULES.split(", ")
+        axes = [a.split(" = ")[0] for a in mesh.split(", ") if a]
+        rules = [r for r in rules if r.split()[-1] in axes]
+        if sp:
+            rules.append("seq -> tp")
+        lines = ["plan {", "  mesh " + (mesh or "dp = 1")]
+        if rules:
+            lines.append("  shard " + ", ".join(rules))
+        if "pp" in axes:
+            lines.append("  pipeline layers -> pp, schedule = %s, microbatches = %d%s"
+                         % (schedule, micro, ", stages = %s" % stages if stages else ""))
+        elif micro > 1:
+            lines.append("  microbatches %d" % micro)
+        if extra:
+            lines.append("  " + extra)
+        return "\n".join(lines + ["}", ""])
+
+    def compile(self, fixture, mesh="1", schedule="1f1b", micro=None, sets=(), stages=None, expect=0):
+        spec = MESHES[mesh]
+        m = micro or spec[2]
+        text = self.plan(spec[0], spec[1], m, spec[3], schedule, stages)
+        # One axis exists only in some fixtures: keep the rules that apply.
+        source = open(os.path.join(HERE, fixture + ".nd")).read()
+        kept = []
+        for line in text.split("\n"):
+            if line.startswith("  shard "):
+                rules = [r for r in line[8:].split(", ") if "axis %s " % r.split()[0] in source]
+                if not rules:
+                    continue
+                line = "  shard " + ", ".join(rules)
+            kept.append(line)
+        text = "\n".join(kept)
+        key = (fixture, text, tuple(sets), expect)
+        if key in self.built:
+            return self.built[key]
+        out = self.path("%s_%d" % (fixture, len(self.built)))
+        with open(out + ".plan", "w") as f:
+            f.write(text)
+        cmd = [self.ndc, os.path.join(HERE, fixture + ".nd"), "-o", out, "--plan", out + ".plan"]
+        for s in sets:
+            cmd += ["--set", s]
+        r = subprocess.run(cmd, capture_output=True, text=True, timeout=120)
+        check(r.returncode == expect, "%s\nexit %d:\n%s" % (" ".join(cmd), r.returncode, r.stderr))
+        ranks = 1
+        for a in spec[0].split(", "):
+            if a:
+                ranks *= int(a.split(" = ")[1])
+        self.built[key] = (out, ranks, r.stderr)
+        return self.built[key]
+
+    def run(self, program, *options, expect=0):
+        exe, ranks, _ = program
+        log, save = exe + ".jsonl", exe + ".out.safetensors"
+        for f in (log, save):
+            if os.path.exists(f):
+                os.remove(f)
+        cmd = [exe, "--log", log, "--save", save] + list(options)
+        env = dict(os.environ)
+        if self.launch == "mpi":
+            env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+            cmd = ["mpirun", "--oversubscribe", "-n", str(ranks)] + cmd
+        r = subprocess.run(cmd, capture_output=True, text=True, timeout=120, cwd=self.work, env=env)
+        check(r.returncode == expect, "%s\nexit %d:\n%s%s" % (" ".join(cmd), r.returncode, r.stdout, r.stderr))
+        rows = [json.loads(x) for x in open(log)] if os.path.exists(log) else []
+        return rows, read_tensors(save) if os.path.exists(save) else {}, r.stdout + r.stderr
+
+
+def near(a, b, tol=2e-6, what="value"):
+    check(abs(a - b) <= tol * max(1, abs(b)), "%s: %.7g, want %.7g" % (what, a, b))
+
+
+def near_list(a, b, tol=2e-6, what="value"):
+    check(len(a) == len(b), what + ": different lengths")
+    for x, y in zip(a, b):
+        near(x, y, tol, what)
+
+
+def same_run(b, fixture, meshes, options=(), tol=1e-5, sets=(), **kw):
+    """Losses, gradient norms and parameters of every mesh equal one rank's."""
+    rows1, w1, _ = b.run(b.compile(fixture, "1", sets=sets), *options)
+    for mesh in meshes:
+        rows, w, _ = b.run(b.compile(fixture, mesh, sets=sets, **kw), *options)
+        check(len(rows) == len(rows1), mesh + ": different number of steps")
+        for r, r1 in zip(rows, rows1):
+            near(r["loss"], r1["loss"], tol, "%s step %d loss" % (mesh, r["step"]))
+            near(r["grad_norm"], r1["grad_norm"], tol, "%s step %d grad_norm" % (mesh, r["step"]))
+        d = distance(w, w1)
+        check(d <= tol, "%s: parameters differ by %.3g" % (mesh, d))
+    return rows1, w1
+
+
+LN = [0.0, math.log(2), math.log(4), math.log(8)]
+
+
+def unigram(b, rows, mesh, micro, loss, grad):
+    flat = [x for r in rows for x in r]
+    write_tensors(b.path("u.safetensors"), {"targets": ("I32", [len(rows), len(rows[0])], flat)})
+    write_tensors(b.path("u_init.safetensors"), {"b": ("F32", [4], LN)})
+    program = b.compile("u", mesh, micro=micro,
+                        sets=["batch=%d" % len(rows), "seq=%d" % len(rows[0])])
+    log, w, _ = b.run(program)
+    near(log[0]["loss"], loss, what="%s M=%s loss" % (mesh, micro))
+    near_list([x - y for x, y in zip(LN, w["b"])], grad, what="gradient")
+
+
+def frequencies(rows):
+    labels = [x for r in rows for x in r if x >= 0]
+    n = len(labels)
+    loss = sum([math.log(15 / 2 ** x) for x in labels]) / n
+    return loss, [2 ** k / 15 - labels.count(k) / n for k in range(4)]
+
+
+# ---- the cases ----------------------------------------------------------------------
+
+def a01(b):
+    """Denominators of microbatches with 1 and 3 labels."""
+    rows = [[0, -1, -1, -1], [3, 3, 3, -1]]
+    want = [-0.183333, 0.133333, 0.266667, -0.216667]
+    for mesh, micro in (("1", 2), ("1", 1), ("dp2", 1)):
+        unigram(b, rows, mesh, micro, 1.148469, want)
+
+
+def a03(b):
+    """Four microbatches with 0, 1, 2 and 5 labels; none at all."""
+    rows = [[-1] * 5, [0] + [-1] * 4, [3, 1] + [-1] * 3, [2, 3, 3, 0, 1]]
+    loss, grad = frequencies(rows)
+    for mesh, micro in (("1", 4), ("1", 2), ("dp2", 2), ("1", 1)):
+        unigram(b, rows, mesh, micro, loss, grad)
+    write_tensors(b.path("u.safetensors"), {"targets": ("I32", [4, 5], [-1] * 20)})
+    log, w, text = b.run(b.compile("u", "1", micro=4, sets=["batch=4", "seq=5"]))
+    near_list(w["b"], LN, what="parameters after a step without labels")
+    check("unmasked" in text, "a step without labels is not reported:\n" + text)
+
+
+def a04(b):
+    """Ranks with 5 labels and 1 label."""
+    rows = [[3] * 5, [0] + [-1] * 4]
+    loss, grad = frequencies(rows)
+    near(loss, 0.975182, what="closed form")
+    for mesh in ("dp2", "1"):
+        unigram(b, rows, mesh, 1, loss, grad)
+
+
+def a06(b):
+    """Pipelines: gradient norms, not only losses."""
+    same_run(b, "g", ["pp2", "pp4"])
+
+
+def a07(b):
+    """Gradient norm independent of the number of microbatches."""
+    rows1, w1, _ = b.run(b.compile("g", "1"), "--steps", "3")
+    for schedule in ("1f1b", "gpipe"):
+        for m in (1, 2, 4, 8):
+            rows, w, _ = b.run(b.compile("g", "pp2", micro=m, schedule=schedule), "--steps", "3")
+            for r, r1 in zip(rows, rows1):
+                near(r["grad_norm"], r1["grad_norm"], 1e-5, "M=%d grad_norm" % m)
+            d = distance(w, w1)
+            check(d <= 1e-5, "M=%d: parameters differ by %.3g" % (m, d))
+
+
+def tied(b, mesh, tokens, targets, want, micro=1):
+    n = len(tokens)
+    write_tensors(b.path("t.safetensors"), {"tokens": ("I32", [n, 1], tokens),
+                                            "targets": ("I32", [n, 1], targets)})
+    write_tensors(b.path("t_init.safetensors"), {"e": ("F32", [3, 1], [1.0, 0.0, 0.0])})
+    log, w, _ = b.run(b.compile("t", mesh, micro=micro, sets=["batch=%d" % n]))
+    near_list(w["e"], [x - g for x, g in zip([1, 0, 0], want)], what=mesh + " table")
+    return log
+
+
+def a11(b):
+    """Tied table over stages, data ranks and a sharded optimizer."""
+    MESHES["a11"] = ("pp = 2, dp = 2", False, 1, "zero 1 over dp", [])
+    for mesh in ("1", "a11"):
+        log = tied(b, mesh, [0, 0], [1, 2], [1.152234, -0.288058, -0.288058])
+
+
+def a12(b):
+    """Tied table on one and two stages; a third use in the middle."""
+    for mesh in ("1", "pp2"):
+        log = tied(b, mesh, [0], [1], [1.152234, -0.788058, 0.211942])
+        near(log[0]["loss"], 1.551445, what="loss")
+        near(log[0]["grad_norm"], 1.411948, what="norm")
+    same_run(b, "g3", ["pp4", "2x2x2"], ["--steps", "20"], tol=2e-5)
+
+
+def a15(b):
+    """Replicated parameters count once in the norm."""
+    same_run(b, "g", ["dp2", "tp2", "sp2", "dp2tp2", "2x2x2", "zero1", "2x2x2zero1"])
+
+
+def a17(b):
+    """One norm for the clip over all stages."""
+    same_run(b, "g", ["pp4"], ["--clip", "0.1", "--steps", "10"])
+
+
+def a20(b):
+    """Dropout masks depend on the global element alone."""
+    sweep = ["dp2", "tp2", "sp2", "pp2", "dp2tp2", "tp2pp2", "2x2x2", "dp3"]
+    rows1, _ = same_run(b, "gdrop", sweep, ["--steps", "3"], tol=1e-5)
+    other, _, _ = b.run(b.compile("gdrop", "1"), "--steps", "3", "--seed", "2")
+    check(abs(other[0]["loss"] - rows1[0]["loss"]) > 1e-4, "the seed changes nothing")
+
+
+def a21(b):
+    """Initial values do not depend on the mesh: bit for bit."""
+    _, w1, _ = b.run(b.compile("g", "1"), "--steps", "0")
+    for mesh in ("tp2", "tp4", "pp2", "pp3", "dp2tp2", "zero1"):
+        _, w, _ = b.run(b.compile("g", mesh), "--steps", "0")
+        check(w == w1, mesh + ": initial weights differ")
+
+
+def a36(b):
+    """The schedule counts updates."""
+    columns = []
+    for mesh, micro in (("1", 1), ("dp2", 1), ("1", 4)):
+        rows, _, _ = b.run(b.compile("glr", mesh, micro=micro))
+        columns.append([r["lr"] for r in rows])
+    check(columns[0] == columns[1] == columns[2], "the lr columns differ")
+    near(columns[0][4], 0.5e-1, what="lr(5)")
+    near(columns[0][9], 1e-1, what="lr(10)")
+    near(columns[0][99], 1e-3, what="lr(100)")
+
+
+def b03(b):
+    """Layers that do not divide over the stages."""
+    MESHES["b03pp2"] = ("pp = 2", False, 2, "", [])
+    for layers, mesh in ((11, "pp3"), (5, "pp2")):
+        same_run(b, "g", [mesh], ["--steps", "2"], sets=["layers=%d" % layers])
+    _, _, text = b.compile("g", "pp4", sets=["layers=3"], expect=1)
+    check("stage" in text, "PP > layers is refused without a reason:\n" + text)
+
+
+def b04(b):
+    """Fewer microbatches than stages."""
+    rows1, w1, _ = b.run(b.compile("g", "1"), "--steps", "2")
+    for schedule in ("1f1b", "gpipe"):
+        for m in (1, 2, 3, 4, 5, 7):
+            rows, w, _ = b.run(b.compile("g", "pp4", micro=m, schedule=schedule), "--steps", "2")
+            near(rows[1]["loss"], rows1[1]["loss"], 1e-5, "%s M=%d loss" % (schedule, m))
+
+
+def f13(b):
+    """The printed command runs with more ranks than cores."""
+    exe, ranks, _ = b.compile("g", "2x2x2")
+    text = subprocess.run([b.ndc, os.path.join(HERE, "g.nd"), "--plan", exe + ".plan", "--emit=plan"],
+                          capture_output=True, text=True).stdout
+    lines = [x.strip() for x in text.split("\n") if "mpirun" in x]
+    check(lines, "the plan prints no mpirun command:\n" + text)
+    command = lines[0][lines[0].index("mpirun"):].replace("./train", exe) + " --steps 1"
+    r = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=b.work, timeout=120)
+    check(r.returncode == 0, "%s\n%s%s" % (command, r.stdout, r.stderr))
+
+
+def sweep(b):
+    """Parameters after 5 SGD steps on every mesh; 1e-6 at step 0."""
+    same_run(b, "g", ["dp2", "tp2", "sp2", "pp2", "pp3", "pp4", "dp2tp2", "tp2pp2", "dp2pp2",
+                      "2x2x2", "dp3", "accum4", "zero1", "2x2x2zero1"])
+    MESHES["tp3"] = ("tp = 3", True, 1, "", [])
+    same_run(b, "g", ["tp3"], sets=["kvheads=3"])
+
+
+CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a36,
+                                 b03, b04, f13, sweep)}
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--ndc", required=True)
+    p.add_argument("--launch", choices=["local", "mpi"], default="local")
+    p.add_argument("--work", default="cases.tmp")
+    p.add_argument("case", nargs="*")
+    args = p.parse_args()
+    bench, failed = Bench(args), 0
+    names = [c.lower() for c in args.case] or list(CASES)
+    for name in names:
+        try:
+            CASES[name](bench)
+            print("ok    %-6s %s" % (name, CASES[name].__doc__), flush=True)
+        except (Failure, subprocess.TimeoutExpired) as e:
+            failed += 1
+            print("FAIL  %-6s %s\n%s" % (name, CASES[name].__doc__, e), flush=True)
+    print("%d passed, %d failed" % (len(names) - failed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
