@@ -50,7 +50,8 @@ typedef struct cg_kernel {           /* an emitted loop kernel */
 typedef struct cg_body {             /* an emitted repeat body */
     const nd_kernels *list;
     const char *name;
-    ND_VEC(cg_pointer) outer;        /* carried values of repeats around it */
+    ND_VEC(cg_pointer) ptrs;         /* carried values, its own first */
+    ND_VEC(nd_op *) iters;
 } cg_body;
 
 typedef struct cg {
@@ -61,13 +62,13 @@ typedef struct cg {
     cg_names global;
     const char **value_name;         /* by mark */
     const char **param_name;         /* by index in m->params */
-    const char **ext_name;           /* "batch_dp_micro", without X_ */
-    int next_ext;                    /* how many names are made */
+    const char **ext_name;           /* "X_batch_dp_micro" */
+    bool *ext_used;
     ND_VEC(uint32_t) groups;
     ND_VEC(cg_kernel *) kernels;
     ND_VEC(cg_body *) bodies;
     bool *buffer_used;               /* by mark */
-    bool uses_scatter, uses_gather;  /* helpers around collectives */
+    bool uses_scatter, uses_gather, uses_weight, uses_gradient;  /* helpers */
 } cg;
 
 typedef struct cg_fn {
@@ -87,12 +88,14 @@ void cg_line(cg_fn *f, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void cg_fold(nd_buf *b, int indent, const char *text);
 void cg_fn_start(cg_fn *f, cg *g);
+void cg_name_extents(cg *g);
 /* `const int64_t n_batch = r->n[X_batch_dp];` and so on, for what was used. */
 void cg_declare(cg_fn *f, nd_buf *b);
 
 /* ---- emit_text.c: small pieces of C -------------------------------------------------- */
 
 const char *cg_ctype(nd_dtype t);
+const char *cg_axis_var(cg *g, const nd_axis *a);   /* its loop variable */
 const char *cg_number(nd_arena *a, nd_dtype t, double v);
 const char *cg_ext(cg *g, int ext);                 /* "X_batch_dp" */
 int cg_group(cg *g, uint32_t mesh);
@@ -113,11 +116,11 @@ const char *cg_value_name(cg *g, const nd_value *v);
 
 /* ---- emit_expr.c: values as expressions ------------------------------------------------ */
 
-enum { CG_PRIMARY = 2, CG_UNARY = 1, CG_BINARY = 0 };
+enum { CG_TERNARY, CG_BINARY, CG_UNARY, CG_PRIMARY };
 
 typedef struct cg_expr {
     const char *s;
-    int tight;                       /* CG_PRIMARY: needs no parentheses */
+    int tight;                       /* how tightly its operator binds */
 } cg_expr;
 
 typedef struct cg_axis {             /* a loop variable */
@@ -139,12 +142,13 @@ typedef struct cg_env {
 } cg_env;
 
 cg_expr cg_value(cg_env *e, const nd_value *v);
-cg_expr cg_op_value(cg_env *e, const nd_op *op);
-const char *cg_index(cg_env *e, const nd_ref *r, const nd_axis *at,
-                     const char *as);
+cg_expr cg_op_value(cg_env *e, nd_op *op);
+const char *cg_row_index(cg_env *e, nd_op *op);      /* gather, scatter_add */
 const char *cg_element(cg_env *e, const nd_ref *r, bool write,
                        const nd_axis *at, const char *as);
 const char *cg_paren(nd_arena *a, cg_expr x, int need);
+const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
+                       const char *y);              /* x (+, max, min) y */
 
 /* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_stage.c, emit_tables.c ------------------ */
 

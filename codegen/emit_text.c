@@ -52,14 +52,16 @@ void cg_fn_start(cg_fn *f, cg *g)
 {
     *f = (cg_fn){.g = g, .b = {.arena = g->a}, .indent = 1,
                  .names = {.arena = g->a}};
-    f->len_used = ND_NEWN(g->a, bool, 4 * g->c->exts.n + 64);
-    f->off_used = ND_NEWN(g->a, bool, 4 * g->c->exts.n + 64);
+    f->len_used = ND_NEWN(g->a, bool, g->c->exts.n + 1);
+    f->off_used = ND_NEWN(g->a, bool, g->c->exts.n + 1);
 }
 
 void cg_declare(cg_fn *f, nd_buf *b)
 {
     cg *g = f->g;
     for (int e = 0; e < g->c->exts.n; e++) {
+        if (!f->len_used[e] && !f->off_used[e])
+            continue;
         const char *x = cg_ext(g, e);
         if (f->len_used[e])
             nd_putf(b, "    const int64_t n_%s = r->n[%s];\n", x + 2, x);
@@ -86,6 +88,18 @@ const char *cg_ctype(nd_dtype t)
     default:
         return "float";
     }
+}
+
+/* The same in every function that only calls; kernels choose afresh. */
+const char *cg_axis_var(cg *g, const nd_axis *a)
+{
+    cg_names names = {.arena = g->a};
+    for (int i = 0; i < g->m->axes.n; i++) {
+        const char *s = cg_fresh(&names, g->m->axes.v[i]->name);
+        if (g->m->axes.v[i] == a)
+            return s;
+    }
+    return "axis";
 }
 
 const char *cg_number(nd_arena *a, nd_dtype t, double v)
@@ -120,25 +134,19 @@ static const char *ext_words(cg *g, int ext)
     return b.s;
 }
 
-/* Extents are found while emitting, so names are made up to the one asked. */
+void cg_name_extents(cg *g)
+{
+    int n = g->c->exts.n;
+    g->ext_name = ND_NEWN(g->a, const char *, n + 1);
+    g->ext_used = ND_NEWN(g->a, bool, n + 1);
+    cg_names names = {.arena = g->a};
+    for (int i = 0; i < n; i++)
+        g->ext_name[i] = nd_fmt(g->a, "X_%s", cg_fresh(&names, ext_words(g, i)));
+}
+
 const char *cg_ext(cg *g, int ext)
 {
-    while (g->next_ext <= ext) {
-        int i = g->next_ext++;
-        if ((i & (i - 1)) == 0) {
-            const char **longer = ND_NEWN(g->a, const char *, 2 * i + 1);
-            for (int j = 0; j < i; j++)
-                longer[j] = g->ext_name[j];
-            g->ext_name = longer;
-        }
-        const char *s = nd_fmt(g->a, "X_%s", ext_words(g, i));
-        for (int j = 0; j < i; j++)
-            if (strcmp(g->ext_name[j], s) == 0) {
-                s = nd_fmt(g->a, "%s_%d", s, i);
-                j = -1;
-            }
-        g->ext_name[i] = s;
-    }
+    g->ext_used[ext] = true;
     return g->ext_name[ext];
 }
 

@@ -151,7 +151,7 @@ static ck_val product(ck *c, ast_expr *e, ck_val x, ck_val y,
     *done = true;
     nd_value *xv = ck_strong(c, x, t), *yv = ck_strong(c, y, t);
     ck_at(c, e->loc);
-    ck_val r = ck_tensor(nd_contract(&c->b, xv, yv, ax->n, ax->a));
+    ck_val r = ck_tensor(nd_contract(&c->b, xv, yv, ax->n, ax->a, NULL));
     r.gone = ck_merge(c, x.gone, y.gone);
     return r;
 }

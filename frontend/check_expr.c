@@ -149,7 +149,10 @@ static ck_val fold(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
         ck_error(c, at, "division by zero");
         return ck_bad();
     }
-    if (ints && op != EW_DIV && op != EW_POW) {
+    bool exact = op == EW_ADD || op == EW_SUB || op == EW_MUL ||
+                 op == EW_IDIV || op == EW_MOD || op == EW_MIN ||
+                 op == EW_MAX;
+    if (ints && exact) {
         bool over = false;
         switch (op) {
         case EW_ADD:

@@ -9,11 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A function that is called twice is checked twice; its errors are said once. */
+static bool said(ck *c, nd_loc at, const char *fmt)
+{
+    for (int i = 0; i < c->said.n; i++)
+        if (c->said.v[i].fmt == fmt && c->said.v[i].at.file == at.file &&
+            c->said.v[i].at.begin == at.begin)
+            return true;
+    ck_said s = {at, fmt};
+    ND_PUSH(c->ctx->arena, &c->said, s);
+    return false;
+}
+
 /* Inside the library the user's call is the place; the library's line is a
  * note. */
 void ck_error(ck *c, nd_loc at, const char *fmt, ...)
 {
     va_list ap, again;
+    ck_frame *f = c->f;
+    bool lib = f && f->file->lib && f->user_loc.file;
+    if (said(c, lib ? f->user_loc : at, fmt))
+        return;
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, again);
@@ -21,8 +37,7 @@ void ck_error(ck *c, nd_loc at, const char *fmt, ...)
     char *text = nd_alloc(c->ctx->arena, (size_t)n + 1);
     vsnprintf(text, (size_t)n + 1, fmt, ap);
     va_end(ap);
-    ck_frame *f = c->f;
-    if (f && f->file->lib && f->user_loc.file) {
+    if (lib) {
         nd_error(c->ctx, f->user_loc, "in `%s`: %s",
                  f->fn ? f->fn->name.s : "a default", text);
         nd_note(c->ctx, at, "in the library");
@@ -95,7 +110,7 @@ static bool enter(ck *c, ck_file *f, const ast_decl *d)
 {
     for (int i = 0; i < f->busy.n; i++)
         if (f->busy.v[i] == d) {
-            nd_error(c->ctx, d->loc, "`%s` depends on itself", d->name.s);
+            ck_error(c, d->loc, "`%s` depends on itself", d->name.s);
             return false;
         }
     ND_PUSH(c->ctx->arena, &f->busy, (ast_decl *)d);
@@ -156,10 +171,17 @@ static ck_bind *file_axis(ck *c, const char *name)
     for (int i = 0; i < file->axes.n; i++)
         if (!strcmp(file->axes.v[i]->name, name))
             return file->axes.v[i];
-    if (!enter(c, file, d))
-        return NULL;
     ck_frame f = outside(file, &s), *was = c->f;
     ck_bind *list = NULL;
+    if (!enter(c, file, d)) {        /* something to go on with */
+        ck_bind *b = ND_NEW(c->ctx->arena, ck_bind);
+        nd_axis *a = ND_NEW(c->ctx->arena, nd_axis);
+        *a = (nd_axis){.name = name, .size = 1, .loc = d->loc};
+        *b = (ck_bind){.name = name, .loc = d->loc, .n = 1};
+        b->axis = ND_NEW(c->ctx->arena, nd_axis *);
+        b->axis[0] = a;
+        return b;
+    }
     c->f = &f;
     ck_bind *b = ck_declare_axis(c, d->name, d->value, &list);
     c->f = was;

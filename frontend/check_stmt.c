@@ -426,8 +426,10 @@ static void repeat(ck *c, const ast_stmt *s)
             return;
         }
     }
-    if (!cv.n)
-        nd_warning(c->ctx, s->loc, "this repeat changes no outer variable");
+    if (!cv.n) {
+        ck_error(c, s->loc, "this repeat changes no variable from outside");
+        return;
+    }
     const char *path = ck_instance(c, &e, s->names->v[0].s);
     repeat_body(c, s, ax.a[0], &cv, path);
 }

@@ -310,6 +310,11 @@ typedef struct ck_copy {             /* a second name for an axis */
     bool used;
 } ck_copy;
 
+typedef struct ck_said {             /* an error that is out */
+    nd_loc at;
+    const char *fmt;
+} ck_said;
+
 enum { CK_MAX_REPEAT = 8, CK_MAX_DEPTH = 1500, CK_MAX_CALLS = 20000 };
 
 typedef struct ck {
@@ -322,9 +327,10 @@ typedef struct ck {
     ck_frame *f;
     int nrep;                        /* repeats that are open */
     nd_op *rep[CK_MAX_REPEAT];
-    ND_VEC(ck_param *) params;
+    ND_VEC(ck_param) params;
     ND_VEC(ck_copy) copies;
     ND_VEC(nd_loc) warned;
+    ND_VEC(ck_said) said;
     ND_VEC(const char *) streams;
     int depth, calls;
     bool const_only;                 /* only compile-time constants */

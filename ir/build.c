@@ -265,13 +265,16 @@ nd_value *nd_reduce(nd_builder *b, nd_red r, nd_value *x, int n,
 }
 
 nd_value *nd_contract(nd_builder *b, nd_value *x, nd_value *y, int n,
-                      nd_axis *const *axes)
+                      nd_axis *const *axes, const nd_type *order)
 {
     nd_value *in[2] = {x, y};
     nd_op *op = op_alloc(b, OP_CONTRACT, 2, in, 1);
     if (!op)
         return NULL;
     set_axes(b, op, n, axes);
+    make_results(b, op);
+    if (order)
+        op->out[0]->type = *order;
     return finish1(b, op);
 }
 

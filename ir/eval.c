@@ -229,6 +229,18 @@ static void make_stage(ev_world *w, int index, bool staged)
     s->grad = ND_NEWN(w->arena, ev_record, m->params.n);
 }
 
+/* Sizes that would only exhaust the machine. */
+static void find_large(nd_op *op, void *user)
+{
+    const int64_t most = (int64_t)1 << 28;
+    const nd_op **found = user;
+    if (op->kind == OP_REPEAT && op->axes[0]->size > most)
+        *found = op;
+    for (int i = 0; i < op->nout; i++)
+        if (nd_numel(&op->out[i]->type) > most)
+            *found = op;
+}
+
 static bool collect(ev_world *w)
 {
     nd_module *m = w->m;
@@ -275,7 +287,10 @@ bool nd_eval(nd_module *m, const nd_eval_options *o, nd_eval_result *r)
     w.output = ND_NEWN(w.arena, ev_record, m->outputs.n);
     for (int i = 0; i < w.nstages; i++)
         make_stage(&w, i, staged);
-    bool ok = ev_run_all(&w) && collect(&w);
+    const nd_op *large = NULL;
+    nd_walk(m->step, find_large, &large);
+    bool ok = large ? ev_error(&w.stage[0], large, "too large to evaluate")
+                    : ev_run_all(&w) && collect(&w);
     for (int i = 0; i < w.nstages; i++) {
         for (int k = 0; k < w.nmicro; k++)
             ev_frame_free(w.stage[i].mb[k]);

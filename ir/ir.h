@@ -169,7 +169,8 @@ uint32_t nd_cut_mask(const nd_type *t);   /* mesh axes that cut any axis */
 bool nd_same_axes(const nd_type *a, const nd_type *b);  /* and same order */
 bool nd_cut_eq(nd_cut a, nd_cut b);
 bool nd_same_cut(const nd_type *a, const nd_type *b);   /* cuts and pendings */
-/* Union of the axes: a's order, then b's new ones. Cuts are not set. */
+/* Union of the axes: a's order, then b's new ones. Cuts are not set. (A map's
+ * result starts from its operand with most axes: see rules.c.) */
 nd_type nd_union(const nd_type *a, const nd_type *b);
 
 /* The piece of [0, size) at mesh coordinates `coord`: halved major axis first,
@@ -442,9 +443,10 @@ nd_value *nd_map(nd_builder *b, nd_ew e, nd_value *x, nd_value *y,
                  nd_value *z);       /* y, z NULL where not needed */
 nd_value *nd_reduce(nd_builder *b, nd_red r, nd_value *x, int n,
                     nd_axis *const *axes);
-/* sum[axes](x * y) */
+/* sum[axes](x * y), its axes in the order of `order`, or (NULL) x's, then y's
+ * new ones. */
 nd_value *nd_contract(nd_builder *b, nd_value *x, nd_value *y, int n,
-                      nd_axis *const *axes);
+                      nd_axis *const *axes, const nd_type *order);
 /* x[a: i]: axes shared by x and i are aligned; outside 0..size-1 reads 0. */
 nd_value *nd_gather(nd_builder *b, nd_value *x, nd_axis *a, nd_value *i);
 /* Adjoint of gather: result has x's axes; rows of `g` add at a: i. */

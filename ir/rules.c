@@ -182,9 +182,15 @@ static const char *rule_map(nd_module *m, const nd_op *op, nd_type *out)
             return nd_fmt(m->ctx->arena, "%s of %s", e->name,
                           text(m, in(op, i)));
     }
-    *out = *in(op, 0);
+    /* The operand with most axes leads, so that a mask or a scalar on the left
+     * does not turn the layout around; the first of equals. */
+    int lead = 0;
+    for (int i = 1; i < op->nin; i++)
+        if (in(op, i)->rank > in(op, lead)->rank)
+            lead = i;
+    *out = *in(op, lead);
     out->sum = out->max = 0;
-    for (int i = 1; i < op->nin; i++) {
+    for (int i = 0; i < op->nin; i++) {
         nd_type u;
         const char *why = join(m, out, in(op, i), &u);
         if (why)
@@ -245,6 +251,23 @@ static const char *rule_reduce(nd_module *m, const nd_op *op, nd_type *out)
     return NULL;
 }
 
+/* A product may be stored in any axis order: the one that its result declares,
+ * if that names the same axes. */
+static void order_like(nd_type *t, const nd_type *declared)
+{
+    nd_type r = *t;
+    if (declared->rank != t->rank)
+        return;
+    for (int i = 0; i < t->rank; i++) {
+        int k = nd_axis_at(t, declared->axis[i]);
+        if (k < 0)
+            return;
+        r.axis[i] = t->axis[k];
+        r.cut[i] = t->cut[k];
+    }
+    *t = r;
+}
+
 static const char *rule_contract(nd_module *m, const nd_op *op, nd_type *out)
 {
     const nd_type *x = in(op, 0), *y = in(op, 1);
@@ -264,6 +287,7 @@ static const char *rule_contract(nd_module *m, const nd_op *op, nd_type *out)
         out->sum |= mask_of(out->cut[i]);
         drop_axis(out, i);
     }
+    order_like(out, &op->out[0]->type);
     return NULL;
 }
 

@@ -244,10 +244,9 @@ static void product_gain(nd_ad *d, nd_op *op, int i, nd_value *g)
     for (int k = 0; k < u.rank; k++)
         if (nd_axis_at(&v->type, u.axis[k]) < 0)
             sum[n++] = u.axis[k];
-    /* The operand order that gives the result v's own axis order. */
-    bool g_first = v->type.rank == 0 || nd_axis_at(&g->type, v->type.axis[0]) >= 0;
-    nd_ad_add(d, v, nd_contract(nd_ad_builder(d), g_first ? g : other,
-                                g_first ? other : g, n, sum));
+    /* In v's own axis order: gradients are laid out like their values. */
+    nd_type order = v->type;
+    nd_ad_add(d, v, nd_contract(nd_ad_builder(d), g, other, n, sum, &order));
 }
 
 static void vjp_contract(nd_ad *d, nd_op *op, nd_value *g)

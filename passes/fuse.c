@@ -279,6 +279,7 @@ nd_code *nd_code_new(nd_module *m)
     nd_code *c = ND_NEW(m->ctx->arena, nd_code);
     c->m = m;
     c->a = m->ctx->arena;
+    nd_extents(c);
     nd_fuse_uses(c);
     nd_fuse(c);
     nd_buckets(c);

@@ -56,6 +56,18 @@ int nd_ext_of(nd_code *c, const nd_type *t, int i)
     return intern(c, t->axis[i], t->cut[i]);
 }
 
+static void intern_types(nd_op *op, void *user)
+{
+    for (int i = 0; i < op->nout; i++)
+        for (int k = 0; k < op->out[i]->type.rank; k++)
+            nd_ext_of(user, &op->out[i]->type, k);
+}
+
+void nd_extents(nd_code *c)
+{
+    nd_walk(c->m->step, intern_types, c);
+}
+
 bool nd_ext_whole(const nd_code *c, int ext)
 {
     const nd_ext *e = &c->exts.v[ext];

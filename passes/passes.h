@@ -238,6 +238,7 @@ typedef struct nd_code {
  * collective or a repeat needs packed memory; the meaning stays. */
 nd_code *nd_code_new(nd_module *m);
 
+void nd_extents(nd_code *c);         /* all that occur in the module */
 int nd_ext_of(nd_code *c, const nd_type *t, int i);
 bool nd_len_fixed(const nd_code *c, const nd_len *l);
 int64_t nd_len_max(const nd_code *c, const nd_len *l);

@@ -120,7 +120,7 @@ static nd_value *resolve(nd_sh *s, nd_builder *b, nd_value *v,
 static nd_value *recut(nd_sh *s, nd_builder *b, nd_value *v,
                        const nd_type *want)
 {
-    for (int i = 0; i < want->rank; i++)
+    for (int i = 0; i < want->rank && !s->failed; i++)
         while (!is_prefix(v->type.cut[i], want->cut[i])) {
             nd_cut c = v->type.cut[i];
             if (c.m[c.n - 1] == s->m->mesh.micro)
@@ -187,6 +187,36 @@ static nd_value *kept_copy(nd_sh *s, nd_value *v, const nd_type *want)
     return NULL;
 }
 
+/* A copy of v that is pending over no more than `want`: one of which `want` is
+ * a piece, one that was settled before, or one settled now at the cut of its
+ * own axes. */
+static nd_value *settled(nd_sh *s, nd_builder *b, nd_sh_info *info,
+                         nd_value *v, const nd_type *want)
+{
+    if (v->type.sum == want->sum && !v->type.max)
+        return v;
+    nd_value *found = NULL;
+    for (int i = 0; i < info->variants.n; i++) {
+        nd_value *c = info->variants.v[i];
+        if (c->type.sum != want->sum || c->type.max)
+            continue;
+        bool piece = true;
+        for (int k = 0; k < want->rank; k++)
+            piece &= is_prefix(c->type.cut[k], want->cut[k]);
+        if (piece)
+            return c;
+        found = c;
+    }
+    if (found)
+        return found;
+    nd_type home = *want;
+    nd_sh_walk(s->m, home.rank, home.axis, want->sum, b->phase, home.cut);
+    nd_value *r = resolve(s, b, v, &home);
+    if (!s->failed && !nd_same_cut(&r->type, want))
+        ND_PUSH(s->m->ctx->arena, &info->variants, r);
+    return r;
+}
+
 static bool recomputable(const nd_value *v)
 {
     return v->def && v->def->kind != OP_INPUT && v->def->phase != PH_PRE &&
@@ -198,6 +228,11 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
 {
     if (s->failed || nd_same_cut(&v->type, want))
         return v;
+    /* A piece of something free is better made from the whole again. */
+    while (v->def && v->def->kind == OP_SLICE && nd_is_free(v))
+        v = v->def->in[0];
+    if (nd_same_cut(&v->type, want))
+        return v;
     nd_sh_info *info = nd_sh_info_of(s, v);
     for (int i = 0; i < info->variants.n; i++)
         if (nd_same_cut(&info->variants.v[i]->type, want))
@@ -206,24 +241,15 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
     const nd_op *user = current(lv);
     nd_builder b = {.m = s->m, .block = lv->block, .at = lv->at,
                     .phase = user->phase, .loc = user->loc, .path = user->path};
-    if (v->def && v->def->phase == PH_PRE && v->def->kind != OP_INPUT)
+    /* What needs no microbatch is made once per step, for all readers. */
+    if (v->def && v->def->phase == PH_PRE &&
+        !(nd_cut_mask(want) >> s->m->mesh.micro & 1))
         b.phase = PH_PRE;
     nd_value *r;
-    if (recomputable(v)) {
+    if (recomputable(v))
         r = compute_at(s, lv, &b, v, want);
-    } else if (!(r = kept_copy(s, v, want))) {
-        r = v;
-        if ((v->type.sum & ~want->sum) || v->type.max) {
-            nd_type home = *want;
-            nd_sh_walk(s->m, home.rank, home.axis, want->sum, b.phase,
-                       home.cut);
-            r = resolve(s, &b, v, &home);
-            if (!s->failed && !nd_same_cut(&r->type, want))
-                ND_PUSH(s->m->ctx->arena, &info->variants, r);
-        }
-        if (!s->failed)
-            r = recut(s, &b, r, want);
-    }
+    else if (!(r = kept_copy(s, v, want)))
+        r = recut(s, &b, settled(s, &b, info, v, want), want);
     if (b.at > lv->at)
         lv->at = b.at;
     if (s->failed)

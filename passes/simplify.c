@@ -59,11 +59,13 @@ static uint32_t op_hash(const nd_op *op)
     return (uint32_t)(h ^ h >> 29);
 }
 
-/* What a map is when it needs no work: an operand of the same type. */
-static nd_value *trivial(const nd_op *op)
+/* What an op is when it needs no work: an operand of the same type. Once the
+ * gradients are there, stop_gradient has done its work. */
+static nd_value *trivial(const nd_module *m, const nd_op *op)
 {
     nd_value *r = NULL;
-    if (op->kind == OP_BROADCAST || op->kind == OP_CAST)
+    if (op->kind == OP_BROADCAST || op->kind == OP_CAST ||
+        (op->kind == OP_STOP_GRAD && (m->state & ND_HAS_GRADS)))
         r = op->in[0];
     else if (op->kind != OP_MAP)
         return NULL;
@@ -104,6 +106,7 @@ static void fold(nd_op *op)
 
 /* Values that stand for another one, found by marks: index + 1 into `to`. */
 typedef struct shared {
+    const nd_module *m;
     nd_arena *arena;
     ND_VEC(nd_value *) to;
 } shared;
@@ -148,7 +151,7 @@ static void simplify_block(shared *s, nd_block *b)
         if (!pure(op))
             continue;
         fold(op);
-        nd_value *r = trivial(op);
+        nd_value *r = trivial(s->m, op);
         if (r) {
             alias(s, op->out[0], r);
             continue;
@@ -166,7 +169,7 @@ static void simplify_block(shared *s, nd_block *b)
 bool pass_simplify(nd_module *m, const nd_options *o)
 {
     (void)o;
-    shared s = {.arena = m->ctx->arena};
+    shared s = {.m = m, .arena = m->ctx->arena};
     nd_walk(m->step, clear_marks, NULL);
     simplify_block(&s, m->step);
     if (m->loss)

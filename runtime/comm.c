@@ -136,7 +136,7 @@ ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
 
 /* ---- calls of generated code ------------------------------------------ */
 
-/* Every call of generated code passes here first; see NDRT_FAIL_AT in main.c. */
+/* Every call of generated code passes here first; main.c has NDRT_FAIL_AT. */
 static ndrt_comm *enter(ndrt_rank *r)
 {
     ndrt_state *st = r->state;

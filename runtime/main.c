@@ -82,7 +82,6 @@ static void report(ndrt_rank *r, ndrt_status s)
 
 ndrt_status ndrt_run_rank(ndrt_rank *r)
 {
-    ndrt_state *st = r->state;
     ndrt_status s = ndrt_open_groups(r);
 
     read_fail_at(r);
@@ -177,6 +176,8 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
                                  speak ? stdout : NULL,
                                  speak ? stderr : NULL);
 
+    if (s != NDRT_OK && launched)
+        ndrt_mpi_meet(p);
     if (s == NDRT_OK && !config.done)
         s = launched ? ndrt_run_mpi(p, &config)
                      : ndrt_run_local(p, &config);

@@ -287,5 +287,8 @@ void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
 bool ndrt_under_launcher(void);
 bool ndrt_launcher_first(void);                /* this process may speak */
 ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config);
+/* All processes wait for each other: the launcher ends the job when the first
+ * one fails, maybe before the one that may speak has spoken. */
+void ndrt_mpi_meet(const ndrt_program *p);
 
 #endif

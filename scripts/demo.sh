@@ -19,4 +19,4 @@ echo "== train 200 steps"
 $dir/train --data $dir/kjv.txt --lr 1e-3 --warmup 20 --steps 200 \
     --save $dir/gpt.safetensors
 echo "== sample"
-$dir/train --load $dir/gpt.safetensors --generate "In the beginning"
+$dir/train --load $dir/gpt.safetensors --steps 0 --generate "In the beginning"

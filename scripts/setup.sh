@@ -5,7 +5,7 @@ set -eu
 
 packages="gcc clang libc6-dev make cmake flex bison pkgconf
     libdnnl-dev libopenblas-dev libjansson-dev libopenmpi-dev
-    openmpi-bin libcmocka-dev bible-kjv"
+    openmpi-bin libcmocka-dev python3 bible-kjv"
 
 missing=
 for p in $packages; do

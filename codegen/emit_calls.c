@@ -1,0 +1,465 @@
+/* emit_calls.c - functions that call kernels: repeat bodies, stages.
+ *
+ *   static void layers_forward(ndrt_rank *r, int64_t l, const float *x,
+ *                              float *x_next)
+ *   {
+ *       float *q = at(r, B_layers_attn_q);
+ *       const float *q_w = weight(r, P_layers_attn_q_w) + l * 147456;
+ *       layers_ln1_fwd(x, ..., h);
+ *       ndrt_gemm(r, false, 1024, 384, 384, h, 384, 1, q_w, 384, 1, q, ...);
+ *
+ * A carried value alternates between two buffers so that the last iteration
+ * writes the result; one that backward reads goes through its saved copies.
+ */
+#include "codegen.h"
+
+#include <string.h>
+
+/* ---- pointers ------------------------------------------------------------------- */
+
+/* How far into its root a view begins, or NULL. */
+static const char *offset_of(cg_fn *f, const nd_ref *r)
+{
+    nd_arena *a = f->g->a;
+    const char *s = NULL;
+    for (int i = 0; i < r->nterms; i++) {
+        const nd_term *t = &r->term[i];
+        const char *base = cg_start(f, t->base), *x;
+        x = t->repeat ? cg_iter(f, t->repeat) : cg_start(f, t->ext);
+        if (strcmp(base, "0") != 0)
+            x = nd_fmt(a, "(%s - %s)", x, base);
+        s = cg_sum(a, s, cg_scaled(f, x, &t->stride));
+    }
+    return s;
+}
+
+static const char *root_of(cg_fn *f, const nd_ref *r)
+{
+    cg *g = f->g;
+    const char *cast = r->dtype == ND_F32 || r->param ? ""
+                       : nd_fmt(g->a, "(%s *)", cg_ctype(r->dtype));
+    f->uses_rank = true;
+    if (r->param) {
+        int i = 0;
+        while (g->m->params.v[i] != r->param)
+            i++;
+        bool w = r->root == AT_WEIGHT;
+        *(w ? &g->uses_weight : &g->uses_gradient) = true;
+        return nd_fmt(g->a, "%s(r, %s)", w ? "weight" : "gradient",
+                      g->param_name[i]);
+    }
+    g->buffer_used[r->value->mark] = true;
+    return nd_fmt(g->a, "%sat(r, B_%s)", cast, cg_value_name(g, r->value));
+}
+
+static bool is_carry(const nd_ref *r)
+{
+    return r->root == AT_CARRY_IN || r->root == AT_CARRY_OUT;
+}
+
+static void declare_pointers(cg_fn *f, nd_buf *out)
+{
+    nd_buf body = f->b;
+    f->b = *out;
+    for (int i = 0; i < f->ptrs.n; i++) {
+        const cg_pointer *p = &f->ptrs.v[i];
+        if (is_carry(&p->ref) && p->ref.nterms == 0)
+            continue;
+        const char *at = offset_of(f, &p->ref);
+        cg_line(f, "%s%s *%s = %s%s%s;", p->written ? "" : "const ",
+                cg_ctype(p->ref.dtype), p->name, root_of(f, &p->ref),
+                at ? " + " : "", at ? at : "");
+    }
+    *out = f->b;
+    f->b = body;
+}
+
+/* ---- calls ------------------------------------------------------------------------ */
+
+static void call_kernel(cg_fn *f, nd_kernel *k)
+{
+    cg_kernel *fn = cg_loop_kernel(f->g, k);
+    nd_buf b = {.arena = f->g->a};
+    nd_putf(&b, "%s(", fn->name);
+    const char *sep = "";
+    if (fn->needs_rank) {
+        nd_put(&b, "r");
+        f->uses_rank = true;
+        sep = ", ";
+    }
+    for (int i = 0; i < fn->iters.n; i++, sep = ", ")
+        nd_putf(&b, "%s%s", sep, cg_iter(f, fn->iters.v[i]));
+    for (int i = 0; i < fn->ptrs.n; i++, sep = ", ")
+        nd_putf(&b, "%s%s", sep,
+                cg_pointer_to(f, &fn->ptrs.v[i].ref, fn->ptrs.v[i].written)
+                    ->name);
+    nd_put(&b, ");");
+    cg_line(f, "%s", b.s);
+}
+
+/* ---- repeats ------------------------------------------------------------------------ */
+
+typedef struct carry {
+    bool in, out;                    /* does the body read, write it */
+    const char *x, *next, *tmp, *last, *init;
+    nd_value *kept;
+    nd_ref kept_ref;
+    const char *kept_name;
+} carry;
+
+static cg_pointer *carry_pointer(const cg_body *b, const nd_op *op, int i,
+                                 nd_root root)
+{
+    for (int j = 0; j < b->ptrs.n; j++)
+        if (b->ptrs.v[j].ref.root == root &&
+            b->ptrs.v[j].ref.value == op->body->args.v[i])
+            return &b->ptrs.v[j];
+    return NULL;
+}
+
+static nd_ref own_buffer(cg_fn *f, const nd_value *arg)
+{
+    nd_ref r;
+    nd_ref_of(f->g->c, arg, &r);
+    r.root = AT_BUFFER;
+    return r;
+}
+
+static carry plan_carry(cg_fn *f, const cg_body *b, nd_op *op, int i,
+                        int64_t n)
+{
+    cg *g = f->g;
+    nd_value *arg = op->body->args.v[i];
+    nd_ref init, last, tmp;
+    carry c = {.in = carry_pointer(b, op, i, AT_CARRY_IN) != NULL,
+               .out = carry_pointer(b, op, i, AT_CARRY_OUT) != NULL,
+               .kept = nd_kept_carry(op, i)};
+    nd_ref_of(g->c, op->in[i], &init);
+    nd_ref_of(g->c, op->out[i], &last);
+    c.init = cg_pointer_to(f, &init, false)->name;
+    c.last = cg_pointer_to(f, &last, true)->name;
+    const char *word = cg_word(g->a, arg->name ? arg->name : "x");
+    if (c.in)
+        c.x = cg_fresh(&f->names, word);
+    c.next = cg_fresh(&f->names, nd_fmt(g->a, "%s_next", word));
+    if (c.kept) {
+        nd_ref_of(g->c, c.kept, &c.kept_ref);
+        c.kept_name = cg_pointer_to(f, &c.kept_ref, true)->name;
+    } else if (n > 1) {
+        tmp = own_buffer(f, arg);
+        c.tmp = cg_pointer_to(f, &tmp, true)->name;
+    }
+    return c;
+}
+
+static const char *whole_bytes(cg_fn *f, const nd_value *v)
+{
+    nd_ref r;
+    nd_ref_of(f->g->c, v, &r);
+    nd_len n = nd_numel_local(f->g->c, &r);
+    return nd_fmt(f->g->a, "(size_t)(%s) * sizeof(%s)", cg_len(f, &n),
+                  cg_ctype(r.dtype));
+}
+
+/* Where the iteration writes: the result at the last one. */
+static void declare_next(cg_fn *f, const carry *c, nd_op *op, int64_t lo,
+                         int64_t hi)
+{
+    const char *l = cg_iter(f, op), *type = cg_ctype(op->in[0]->type.dtype);
+    bool rev = op->reverse;
+    int64_t last = rev ? lo : hi - 1;
+    if (hi - lo == 1) {
+        cg_line(f, "%s *%s = %s;", type, c->next, c->last);
+        return;
+    }
+    if (c->kept) {
+        const nd_len *s = &c->kept_ref.stride[0];
+        int64_t shift = (rev ? -1 : 1) - lo;
+        const char *at = !shift ? l
+                         : nd_fmt(f->g->a, "(%s %c %lld)", l,
+                                  shift < 0 ? '-' : '+',
+                                  (long long)(shift < 0 ? -shift : shift));
+        cg_line(f, "%s *%s = %s %s %lld ? %s + %s : %s;", type, c->next, l,
+                rev ? ">" : "<", (long long)last, c->kept_name,
+                cg_scaled(f, at, s), c->last);
+        return;
+    }
+    const char *left = rev ? (lo ? nd_fmt(f->g->a, "(%s - %lld)", l,
+                                          (long long)lo)
+                                 : l)
+                           : nd_fmt(f->g->a, "(%lld - %s)", (long long)last, l);
+    cg_line(f, "%s *%s = %s %% 2 ? %s : %s;", type, c->next, left, c->tmp,
+            c->last);
+}
+
+static void call_body(cg_fn *f, const cg_body *b, nd_op *op, const carry *c)
+{
+    nd_buf s = {.arena = f->g->a};
+    f->uses_rank = true;
+    nd_putf(&s, "%s(r", b->name);
+    for (int i = 0; i < b->iters.n; i++)
+        nd_putf(&s, ", %s", cg_iter(f, b->iters.v[i]));
+    for (int i = 0; i < b->ptrs.n; i++) {
+        const nd_ref *r = &b->ptrs.v[i].ref;
+        const char *name;
+        if (r->value->owner != op->body)
+            name = cg_pointer_to(f, r, r->root == AT_CARRY_OUT)->name;
+        else if (r->root == AT_CARRY_IN)
+            name = c[r->value->index].x;
+        else
+            name = c[r->value->index].next;
+        nd_putf(&s, ", %s", name);
+    }
+    nd_put(&s, ");");
+    cg_line(f, "%s", s.s);
+}
+
+static void call_repeat(cg_fn *f, nd_kernel *k, int stage)
+{
+    cg *g = f->g;
+    nd_op *op = k->nodes.v[0].op;
+    const cg_body *b = cg_emit_body(g, op);
+    const nd_ext *e = NULL;
+    for (int i = 0; i < g->c->exts.n; i++)
+        if (g->c->exts.v[i].axis == op->axes[0] && g->c->exts.v[i].piped)
+            e = &g->c->exts.v[i];
+    bool piped = stage >= 0 && g->m->program->nstages > 1 &&
+                 (e || op->axes[0] == g->m->plan.pipe_axis);
+    const nd_stage *st = stage >= 0 ? &g->m->program->stage[stage] : NULL;
+    int64_t lo = piped ? st->lo : 0, hi = piped ? st->hi : op->axes[0]->size;
+    if (hi == lo) {
+        for (int i = 0; i < op->ncarry; i++) {
+            nd_ref init, last;
+            nd_ref_of(g->c, op->in[i], &init);
+            nd_ref_of(g->c, op->out[i], &last);
+            cg_line(f, "memcpy(%s, %s, %s);",
+                    cg_pointer_to(f, &last, true)->name,
+                    cg_pointer_to(f, &init, false)->name,
+                    whole_bytes(f, op->in[i]));
+        }
+        return;
+    }
+    carry *c = ND_NEWN(g->a, carry, op->ncarry + 1);
+    for (int i = 0; i < op->ncarry; i++) {
+        c[i] = plan_carry(f, b, op, i, hi - lo);
+        const char *from = c[i].init;
+        if (c[i].kept) {
+            int64_t first = op->reverse ? hi - 1 - lo : 0;
+            nd_len s = c[i].kept_ref.stride[0];
+            const char *at = cg_scaled(
+                f, nd_fmt(g->a, "%lld", (long long)first), &s);
+            from = at ? nd_fmt(g->a, "%s + %s", c[i].kept_name, at)
+                      : c[i].kept_name;
+            cg_line(f, "memcpy(%s, %s, %s);", from, c[i].init,
+                    whole_bytes(f, op->in[i]));
+        }
+        if (c[i].in)
+            cg_line(f, "const %s *%s = %s;",
+                    cg_ctype(op->in[i]->type.dtype), c[i].x, from);
+    }
+    const char *l = cg_iter(f, op);
+    if (op->reverse)
+        cg_line(f, "for (int64_t %s = %lld; %s >= %lld; %s--) {", l,
+                (long long)hi - 1, l, (long long)lo, l);
+    else
+        cg_line(f, "for (int64_t %s = %lld; %s < %lld; %s++) {", l,
+                (long long)lo, l, (long long)hi, l);
+    f->indent++;
+    for (int i = 0; i < op->ncarry; i++)
+        if (c[i].out)
+            declare_next(f, &c[i], op, lo, hi);
+    call_body(f, b, op, c);
+    for (int i = 0; i < op->ncarry; i++)
+        if (c[i].in && c[i].out)
+            cg_line(f, "%s = %s;", c[i].x, c[i].next);
+    f->indent--;
+    cg_line(f, "}");
+}
+
+void cg_list(cg_fn *f, const nd_kernels *list, int stage)
+{
+    for (int i = 0; i < list->v.n; i++) {
+        nd_kernel *k = list->v.v[i];
+        switch (k->kind) {
+        case K_LOOP:
+            call_kernel(f, k);
+            break;
+        case K_GEMM:
+            cg_gemm(f, k);
+            break;
+        case K_COMM:
+            cg_comm(f, k);
+            break;
+        case K_REPEAT:
+            call_repeat(f, k, stage);
+            break;
+        }
+    }
+}
+
+static void start_caller(cg_fn *f, cg *g)
+{
+    cg_fn_start(f, g);
+    for (int i = 0; i < g->m->axes.n; i++)
+        ND_PUSH(g->a, &f->names.taken, cg_axis_var(g, g->m->axes.v[i]));
+}
+
+/* ---- functions --------------------------------------------------------------------------- */
+
+static int depth_of(const nd_op *op)
+{
+    int d = 0;
+    for (const nd_block *b = op->block; b->parent; b = b->parent->block)
+        d++;
+    return d;
+}
+
+static void put_body_signature(cg_fn *f, cg_body *b, nd_buf *out)
+{
+    cg *g = f->g;
+    nd_buf s = {.arena = g->a};
+    nd_putf(&s, "static void %s(ndrt_rank *r", b->name);
+    for (int i = 0; i < b->iters.n; i++)
+        nd_putf(&s, ", int64_t %s", cg_iter(f, b->iters.v[i]));
+    for (int i = 0; i < b->ptrs.n; i++)
+        nd_putf(&s, ", %s%s *%s", b->ptrs.v[i].written ? "" : "const ",
+                cg_ctype(b->ptrs.v[i].ref.dtype), b->ptrs.v[i].name);
+    nd_put(&s, ")");
+    cg_fold(out, 0, s.s);
+}
+
+/* Carried values become parameters: what it reads, then what it writes. */
+static void order_carries(cg_fn *f, cg_body *b)
+{
+    for (int w = 0; w < 2; w++)
+        for (int i = 0; i < f->ptrs.n; i++)
+            if (is_carry(&f->ptrs.v[i].ref) &&
+                (f->ptrs.v[i].ref.root == AT_CARRY_OUT) == w)
+                ND_PUSH(f->g->a, &b->ptrs, f->ptrs.v[i]);
+}
+
+static void order_iters(cg_fn *f, cg_body *b)
+{
+    for (int d = 0; d < ND_MAX_RANK; d++)
+        for (int i = 0; i < f->iters.n; i++)
+            if (depth_of(f->iters.v[i]) == d)
+                ND_PUSH(f->g->a, &b->iters, f->iters.v[i]);
+}
+
+cg_body *cg_emit_body(cg *g, nd_op *repeat)
+{
+    const nd_kernels *list = nd_body_of(g->c, repeat);
+    for (int i = 0; i < g->bodies.n; i++)
+        if (g->bodies.v[i]->list == list)
+            return g->bodies.v[i];
+    cg_body *b = ND_NEW(g->a, cg_body);
+    cg_fn f;
+    start_caller(&f, g);
+    f.in_repeat = repeat;
+    b->list = list;
+    cg_list(&f, list, -1);
+    nd_buf head = {.arena = g->a};
+    declare_pointers(&f, &head);
+    order_carries(&f, b);
+    order_iters(&f, b);
+    static const char *const way[] = {"forward", "backward", "prepare"};
+    b->name = cg_fresh(&g->global,
+                       nd_fmt(g->a, "%s_%s", repeat->axes[0]->name,
+                              way[repeat->phase]));
+    ND_PUSH(g->a, &g->bodies, b);
+    cg_source_comment(g, g->out, 0, repeat->loc);
+    put_body_signature(&f, b, g->out);
+    nd_put(g->out, "{\n");
+    if (!f.uses_rank)
+        nd_put(g->out, "    (void)r;\n");
+    cg_declare(&f, g->out);
+    nd_put(g->out, head.s ? head.s : "");
+    if (head.n)
+        nd_put(g->out, "\n");
+    nd_put(g->out, f.b.s ? f.b.s : "");
+    nd_put(g->out, "}\n\n");
+    return b;
+}
+
+/* ---- stages -------------------------------------------------------------------------------- */
+
+const char *cg_stage_prefix(cg *g, int s)
+{
+    return g->m->program->nstages == 1 ? "" : nd_fmt(g->a, "stage%d_", s);
+}
+
+static void finish_stage_fn(cg_fn *f, int s, const char *name)
+{
+    cg *g = f->g;
+    nd_buf head = {.arena = g->a};
+    declare_pointers(f, &head);
+    nd_putf(g->out, "static void %s%s(ndrt_rank *r)\n{\n",
+            cg_stage_prefix(g, s), name);
+    if (!f->uses_rank)
+        nd_put(g->out, "    (void)r;\n");
+    cg_declare(f, g->out);
+    nd_put(g->out, head.s ? head.s : "");
+    if (head.n)
+        nd_put(g->out, "\n");
+    nd_put(g->out, f->b.s ? f->b.s : "");
+    nd_put(g->out, "}\n\n");
+}
+
+static void add_loss(cg_fn *f, int s)
+{
+    cg *g = f->g;
+    if (g->c->mem.stage[s].loss == (size_t)-1)
+        return;
+    nd_kernel none = {.kind = K_LOOP};
+    cg_env e = {.f = f, .k = &none};
+    f->uses_rank = true;
+    cg_line(f, "at(r, B_loss)[0] += %s;", cg_value(&e, g->m->loss).s);
+}
+
+static void emit_messages(cg *g, int s, const char *name, const nd_cross *x,
+                          int n, int peer, bool send)
+{
+    if (!n)
+        return;
+    cg_fn f;
+    start_caller(&f, g);
+    for (int i = 0; i < n; i++) {
+        const nd_value *v = send ? x[i].from : x[i].to;
+        nd_ref r;
+        nd_ref_of(g->c, v, &r);
+        f.uses_rank = true;
+        cg_line(&f, "ndrt_%s(r, %d, %s, %s);", send ? "send" : "recv", peer,
+                cg_pointer_to(&f, &r, !send)->name, whole_bytes(&f, v));
+    }
+    finish_stage_fn(&f, s, name);
+}
+
+void cg_emit_stage(cg *g, int s)
+{
+    const nd_program *p = g->m->program;
+    const nd_stage *st = &p->stage[s];
+    nd_stage_code *code = &g->c->stage[s];
+    cg_fn f;
+    if (code->pre.v.n) {
+        start_caller(&f, g);
+        cg_list(&f, &code->pre, s);
+        finish_stage_fn(&f, s, "prepare");
+    }
+    start_caller(&f, g);
+    cg_list(&f, &code->fwd, s);
+    add_loss(&f, s);
+    finish_stage_fn(&f, s, "forward");
+    start_caller(&f, g);
+    cg_list(&f, &code->bwd, s);
+    finish_stage_fn(&f, s, "backward");
+    emit_messages(g, s, "send_forward", st->send_fwd.v, st->send_fwd.n, s + 1,
+                  true);
+    emit_messages(g, s, "send_backward", st->send_bwd.v, st->send_bwd.n, s - 1,
+                  true);
+    if (s > 0)
+        emit_messages(g, s, "receive_forward", p->stage[s - 1].send_fwd.v,
+                      p->stage[s - 1].send_fwd.n, s - 1, false);
+    if (s + 1 < p->nstages)
+        emit_messages(g, s, "receive_backward", p->stage[s + 1].send_bwd.v,
+                      p->stage[s + 1].send_bwd.n, s + 1, false);
+}

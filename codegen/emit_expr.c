@@ -1,0 +1,295 @@
+/* emit_expr.c - a value, seen from inside a loop nest, as a C expression.
+ *
+ *   %a = map mul %s, %c      ->  s_row[kv] * 0.125f
+ *   index [seq]              ->  (int32_t)(o_seq_tp + seq)
+ *   %x = gather [vocab] ...  ->  const int64_t x_at = tokens[...] - o_vocab;
+ *                                (uint64_t)x_at < 128 ? wte[x_at * 384] : 0.0f
+ */
+#include "codegen.h"
+
+#include <ctype.h>
+#include <string.h>
+
+const char *cg_paren(nd_arena *a, cg_expr x, int need)
+{
+    return x.tight >= need ? x.s : nd_fmt(a, "(%s)", x.s);
+}
+
+static const cg_axis *find_axis(const cg_env *e, const nd_axis *a)
+{
+    for (int i = 0; i < e->n; i++)
+        if (e->axis[i].axis == a)
+            return &e->axis[i];
+    return NULL;
+}
+
+/* ---- memory ------------------------------------------------------------------- */
+
+/* The part of the address that the inner (or outer) loop variables make, and
+ * axis `at` as the index `as`, which counts as inner. */
+static const char *address(cg_env *e, const nd_ref *r, const nd_axis *at,
+                           const char *as, bool inner)
+{
+    const char *s = NULL;
+    for (int i = 0; i < r->rank; i++) {
+        const char *var = as;
+        bool in = true;
+        if (r->axis[i] != at) {
+            const cg_axis *x = find_axis(e, r->axis[i]);
+            var = x->var;
+            in = x->inner;
+        }
+        if (in == inner)
+            s = cg_sum(e->f->g->a, s, cg_scaled(e->f, var, &r->stride[i]));
+    }
+    return s;
+}
+
+const char *cg_element(cg_env *e, const nd_ref *r, bool write,
+                       const nd_axis *at, const char *as)
+{
+    nd_arena *a = e->f->g->a;
+    cg_pointer *p = cg_pointer_to(e->f, r, write);
+    const char *outer = address(e, r, at, as, false);
+    const char *inner = address(e, r, at, as, true);
+    if (e->rows && outer && inner) {
+        if (!p->row) {
+            p->row = cg_fresh(&e->f->names, nd_fmt(a, "%s_row", p->name));
+            p->row_at = outer;
+        }
+        if (strcmp(p->row_at, outer) == 0)
+            return nd_fmt(a, "%s[%s]", p->row, inner);
+    }
+    const char *s = cg_sum(a, outer, inner);
+    return nd_fmt(a, "%s[%s]", p->name, s ? s : "0");
+}
+
+static const char *kept_element(cg_env *e, const char *row)
+{
+    nd_buf b = {.arena = e->f->g->a};
+    nd_put(&b, row);
+    for (int i = 0; i < e->n; i++)
+        if (e->axis[i].inner)
+            nd_putf(&b, "[%s]", e->axis[i].var);
+    return b.s;
+}
+
+/* ---- values -------------------------------------------------------------------- */
+
+cg_expr cg_value(cg_env *e, const nd_value *v)
+{
+    nd_code *c = e->f->g->c;
+    nd_class k = nd_class_of(c, v);
+    if (k == V_INLINE)
+        return cg_op_value(e, v->def);
+    if (k == V_VIEW && v->def &&
+        (v->def->kind == OP_BROADCAST || v->def->kind == OP_STOP_GRAD))
+        return cg_value(e, v->def->in[0]);
+    const nd_node *n = nd_node_of(e->k, v);
+    if (n) {
+        int i = (int)(n - e->k->nodes.v);
+        if (e->local[i].s)
+            return e->local[i];
+        if (e->kept[i])
+            return (cg_expr){kept_element(e, e->kept[i]), CG_PRIMARY};
+    }
+    nd_ref r;
+    nd_ref_of(c, v, &r);
+    return (cg_expr){cg_element(e, &r, false, NULL, NULL), CG_PRIMARY};
+}
+
+static cg_expr index_value(cg_env *e, const nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    if (op->out[0]->type.rank == 0) {
+        nd_op *rep = nd_enclosing(op->block, op->axes[0]);
+        return (cg_expr){nd_fmt(a, "(int32_t)%s", cg_iter(e->f, rep)),
+                         CG_UNARY};
+    }
+    const cg_axis *x = find_axis(e, op->axes[0]);
+    const char *from = cg_start(e->f, x->ext);
+    if (strcmp(from, "0") == 0)
+        return (cg_expr){nd_fmt(a, "(int32_t)%s", x->var), CG_UNARY};
+    return (cg_expr){nd_fmt(a, "(int32_t)(%s + %s)", from, x->var), CG_UNARY};
+}
+
+static cg_expr renamed_value(cg_env *e, const nd_op *op)
+{
+    cg_env inside = *e;
+    for (int i = 0; i < inside.n; i++)
+        if (inside.axis[i].axis == op->to[0])
+            inside.axis[i].axis = op->axes[0];
+    return cg_value(&inside, op->in[0]);
+}
+
+static cg_expr cast_value(cg_env *e, const nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    cg_expr x = cg_value(e, op->in[0]);
+    nd_dtype to = op->out[0]->type.dtype;
+    if (strcmp(cg_ctype(to), cg_ctype(op->in[0]->type.dtype)) == 0)
+        return x;
+    if (to == ND_BOOL)
+        return (cg_expr){nd_fmt(a, "%s != 0", cg_paren(a, x, CG_UNARY)),
+                         CG_BINARY};
+    return (cg_expr){nd_fmt(a, "(%s)%s", cg_ctype(to),
+                            cg_paren(a, x, CG_PRIMARY)), CG_UNARY};
+}
+
+/* ---- elementwise ops ----------------------------------------------------------------- */
+
+/* Fills $0, $1, $2 of a template. */
+static const char *fill(nd_arena *a, const char *t, const char *const *x)
+{
+    nd_buf b = {.arena = a};
+    for (; *t; t++) {
+        if (*t == '$')
+            nd_put(&b, x[*++t - '0']);
+        else
+            nd_putn(&b, t, 1);
+    }
+    return b.s;
+}
+
+const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
+                       const char *y)
+{
+    const char *arg[2] = {x, y};
+    if (red == RED_SUM)
+        return nd_fmt(a, "%s + %s", x, y);
+    if (nd_is_float(t))
+        return fill(a, red == RED_MAX ? "nd_max($0, $1)" : "nd_min($0, $1)",
+                    arg);
+    return fill(a, red == RED_MAX ? "$0 > $1 ? $0 : $1" : "$0 < $1 ? $0 : $1",
+                arg);
+}
+
+static cg_expr map_value(cg_env *e, const nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    const char *t = nd_ews[op->sub].c, *arg[3];
+    bool call = isalpha((unsigned char)t[0]), prefix = t[0] != '$';
+    bool whole = !nd_is_float(op->out[0]->type.dtype);
+    bool pick = op->sub == EW_WHERE;
+    if (whole && (op->sub == EW_MIN || op->sub == EW_MAX)) {
+        t = op->sub == EW_MIN ? "$0 < $1 ? $0 : $1" : "$0 > $1 ? $0 : $1";
+        call = prefix = false;
+        pick = true;
+    }
+    int need = call ? CG_TERNARY : prefix ? CG_PRIMARY : CG_UNARY;
+    if (pick)
+        need = op->sub == EW_WHERE ? CG_BINARY : CG_UNARY;
+    for (int i = 0; i < op->nin; i++) {
+        cg_expr x = cg_value(e, op->in[i]);
+        arg[i] = cg_paren(a, x, need);
+        /* -(-1.0f), not --1.0f */
+        if (prefix && !call && arg[i][0] == '-')
+            arg[i] = nd_fmt(a, "(%s)", arg[i]);
+    }
+    int tight = call ? CG_PRIMARY : prefix ? CG_UNARY : CG_BINARY;
+    return (cg_expr){fill(a, t, arg), pick ? CG_TERNARY : tight};
+}
+
+/* ---- ops with statements of their own -------------------------------------------------- */
+
+/* The position that a gather or scatter_add touches, as a local variable. */
+const char *cg_row_index(cg_env *e, nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    bool gather = op->kind == OP_GATHER;
+    const nd_value *table = gather ? op->in[0] : op->out[0];
+    int i = nd_axis_at(&table->type, op->axes[0]);
+    int ext = nd_ext_of(e->f->g->c, &table->type, i);
+    cg_expr x = cg_value(e, op->in[1]);
+    const char *from = cg_start(e->f, ext);
+    const char *name = cg_fresh(&e->f->names, nd_fmt(a, "%s_at",
+                                                     op->axes[0]->name));
+    if (strcmp(from, "0") == 0)
+        cg_line(e->f, "const int64_t %s = %s;", name, x.s);
+    else
+        cg_line(e->f, "const int64_t %s = %s - %s;", name,
+                cg_paren(a, x, CG_UNARY), from);
+    return name;
+}
+
+static const char *row_length(cg_env *e, const nd_op *op, const nd_value *table)
+{
+    int i = nd_axis_at(&table->type, op->axes[0]);
+    return cg_count(e->f, nd_ext_of(e->f->g->c, &table->type, i));
+}
+
+static cg_expr gather_value(cg_env *e, nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    nd_ref r;
+    nd_ref_of(e->f->g->c, op->in[0], &r);
+    const char *at = cg_row_index(e, op);
+    const char *x = cg_element(e, &r, false, op->axes[0], at);
+    const char *zero = cg_number(a, op->out[0]->type.dtype, 0);
+    return (cg_expr){nd_fmt(a, "(uint64_t)%s < (uint64_t)%s ? %s : %s", at,
+                            row_length(e, op, op->in[0]), x, zero),
+                     CG_TERNARY};
+}
+
+/* The row-major index over the whole value, on whatever rank. */
+static const char *global_index(cg_env *e, const nd_type *t)
+{
+    nd_arena *a = e->f->g->a;
+    const char *s = NULL;
+    int64_t step = 1;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        const cg_axis *x = find_axis(e, t->axis[i]);
+        const char *from = cg_start(e->f, x->ext), *pos = x->var;
+        if (strcmp(from, "0") != 0)
+            pos = nd_fmt(a, step == 1 ? "%s + %s" : "(%s + %s)", from, pos);
+        if (step != 1)
+            pos = nd_fmt(a, "%s * %lld", pos, (long long)step);
+        s = s ? nd_fmt(a, "%s + %s", pos, s) : pos;
+        step *= t->axis[i]->size;
+    }
+    return s ? s : "0";
+}
+
+static cg_expr random_value(cg_env *e, const nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    uint64_t h = nd_hash(op->name);
+    const char *stream = nd_fmt(a, "0x%08xu", (unsigned)(uint32_t)(h ^ h >> 32));
+    nd_op *rep = op->block->parent;
+    if (rep)
+        stream = nd_fmt(a, "%s + 0x9e3779b9u * (uint32_t)(%s + 1)", stream,
+                        cg_iter(e->f, rep));
+    e->f->uses_random = e->f->uses_rank = true;
+    return (cg_expr){
+        nd_fmt(a, "training ? nd_dropout(%s, seed, (uint64_t)(%s), step, %s) "
+               ": 1.0f", cg_number(a, ND_F32, op->num),
+               global_index(e, &op->out[0]->type), stream),
+        CG_TERNARY};
+}
+
+cg_expr cg_op_value(cg_env *e, nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    switch (op->kind) {
+    case OP_CONST: {
+        const char *s = cg_number(a, op->out[0]->type.dtype, op->num);
+        return (cg_expr){s, s[0] == '-' ? CG_UNARY : CG_PRIMARY};
+    }
+    case OP_INDEX:
+        return index_value(e, op);
+    case OP_RENAME:
+        return renamed_value(e, op);
+    case OP_CAST:
+        return cast_value(e, op);
+    case OP_MAP:
+        return map_value(e, op);
+    case OP_GATHER:
+        return gather_value(e, op);
+    case OP_RANDOM:
+        return random_value(e, op);
+    case OP_ACCUM:
+        return cg_value(e, nd_accum_source(op));
+    default:
+        return cg_value(e, op->in[0]);
+    }
+}

@@ -1,0 +1,319 @@
+/* emit_gemm.c - a contract as ndrt_gemm, a collective as its call.
+ *
+ * The axes of a product fall into four groups: batch (in both operands and the
+ * result), m (left and result), n (right and result), k (summed). Neighbouring
+ * axes whose strides nest are one dimension; the largest such run of each of
+ * m, n, k goes into the call and the others become loops around it.
+ *
+ *   q[batch seq, heads head] = x[batch seq, d] w[d, heads head]
+ */
+#include "codegen.h"
+
+#include <string.h>
+
+typedef struct dim {                 /* a run of axes taken as one */
+    int first, n;                    /* in the group; n 0: length 1 */
+} dim;
+
+typedef struct group {
+    int n;
+    nd_axis *axis[2 * ND_MAX_RANK];
+    int ext[2 * ND_MAX_RANK];
+} group;
+
+typedef struct product {
+    cg_fn *f;
+    nd_ref a, b, c;
+    group batch, m, n, k;
+    dim dm, dn, dk;
+} product;
+
+static int axis_at(const nd_ref *r, const nd_axis *x)
+{
+    for (int i = 0; i < r->rank; i++)
+        if (r->axis[i] == x)
+            return i;
+    return -1;
+}
+
+static nd_len stride_of(const nd_ref *r, const nd_axis *x)
+{
+    int i = axis_at(r, x);
+    return i < 0 ? (nd_len){0} : r->stride[i];
+}
+
+static void put(group *g, const nd_ref *r, int i)
+{
+    for (int j = 0; j < g->n; j++)
+        if (g->axis[j] == r->axis[i])
+            return;
+    g->axis[g->n] = r->axis[i];
+    g->ext[g->n++] = r->ext[i];
+}
+
+static void sort_axes(product *p)
+{
+    for (int i = 0; i < p->c.rank; i++) {
+        bool in_a = axis_at(&p->a, p->c.axis[i]) >= 0;
+        bool in_b = axis_at(&p->b, p->c.axis[i]) >= 0;
+        put(in_a && in_b ? &p->batch : in_a ? &p->m : &p->n, &p->c, i);
+    }
+    for (int i = 0; i < p->a.rank; i++)
+        if (axis_at(&p->c, p->a.axis[i]) < 0)
+            put(&p->k, &p->a, i);
+    for (int i = 0; i < p->b.rank; i++)
+        if (axis_at(&p->c, p->b.axis[i]) < 0)
+            put(&p->k, &p->b, i);
+}
+
+/* Does axis i step over exactly one whole axis i + 1? */
+static bool nests(const nd_code *c, const nd_ref *r, const group *g, int i)
+{
+    nd_len out = stride_of(r, g->axis[i]), in = stride_of(r, g->axis[i + 1]);
+    nd_len_mul(c, &in, g->ext[i + 1]);
+    return nd_len_eq(&out, &in);
+}
+
+static dim largest_run(const nd_code *c, const group *g, const nd_ref *x,
+                       const nd_ref *y)
+{
+    dim best = {0};
+    int64_t most = -1;
+    for (int i = 0; i < g->n; i++) {
+        int64_t size = c->exts.v[g->ext[i]].max;
+        int n = 1;
+        while (i + n < g->n && nests(c, x, g, i + n - 1) &&
+               nests(c, y, g, i + n - 1))
+            size *= c->exts.v[g->ext[i + n++]].max;
+        if (size > most) {
+            most = size;
+            best = (dim){i, n};
+        }
+    }
+    return best;
+}
+
+static nd_len dim_len(const nd_code *c, const group *g, dim d)
+{
+    nd_len l = {.k = 1};
+    for (int i = 0; i < d.n; i++)
+        nd_len_mul(c, &l, g->ext[d.first + i]);
+    return l;
+}
+
+static const char *dim_stride(product *p, const nd_ref *r, const group *g,
+                              dim d)
+{
+    nd_len one = {.k = 1};
+    nd_len s = d.n ? stride_of(r, g->axis[d.first + d.n - 1]) : one;
+    return cg_len(p->f, &s);
+}
+
+/* ---- loops around the call ------------------------------------------------------- */
+
+static bool in_dim(dim d, int i)
+{
+    return i >= d.first && i < d.first + d.n;
+}
+
+static int open_loops(product *p, const group *g, dim d)
+{
+    int opened = 0;
+    for (int i = 0; i < g->n; i++) {
+        if (in_dim(d, i) || p->f->g->c->exts.v[g->ext[i]].fixed == 1)
+            continue;
+        const char *v = cg_axis_var(p->f->g, g->axis[i]);
+        cg_line(p->f, "for (int64_t %s = 0; %s < %s; %s++)", v, v,
+                cg_count(p->f, g->ext[i]), v);
+        p->f->indent++;
+        opened++;
+    }
+    return opened;
+}
+
+static void add_offsets(product *p, const nd_ref *r, const group *g, dim d,
+                        const char **at)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (in_dim(d, i) || p->f->g->c->exts.v[g->ext[i]].fixed == 1)
+            continue;
+        nd_len s = stride_of(r, g->axis[i]);
+        *at = cg_sum(p->f->g->a, *at,
+                     cg_scaled(p->f, cg_axis_var(p->f->g, g->axis[i]), &s));
+    }
+}
+
+static const char *operand(product *p, const nd_ref *r, bool write)
+{
+    const char *at = NULL, *x = cg_pointer_to(p->f, r, write)->name;
+    dim none = {0};
+    add_offsets(p, r, &p->batch, none, &at);
+    add_offsets(p, r, &p->m, p->dm, &at);
+    add_offsets(p, r, &p->n, p->dn, &at);
+    add_offsets(p, r, &p->k, p->dk, &at);
+    return at ? nd_fmt(p->f->g->a, "%s + %s", x, at) : x;
+}
+
+/* "false", "true", or "d > 0" where a summed axis is a loop. */
+static const char *accumulate(product *p, bool acc)
+{
+    const char *s = NULL;
+    if (acc)
+        return "true";
+    for (int i = 0; i < p->k.n; i++) {
+        if (in_dim(p->dk, i) || p->f->g->c->exts.v[p->k.ext[i]].fixed == 1)
+            continue;
+        const char *v = cg_axis_var(p->f->g, p->k.axis[i]);
+        s = s ? nd_fmt(p->f->g->a, "%s || %s > 0", s, v)
+              : nd_fmt(p->f->g->a, "%s > 0", v);
+    }
+    return s ? s : "false";
+}
+
+/* A loop over a summed axis that may be empty writes nothing: clear first. */
+static bool may_skip(const product *p)
+{
+    const nd_code *c = p->f->g->c;
+    for (int i = 0; i < p->k.n; i++)
+        if (!in_dim(p->dk, i) && c->exts.v[p->k.ext[i]].fixed <= 0)
+            return true;
+    return false;
+}
+
+static void clear_result(product *p)
+{
+    nd_len n = nd_numel_local(p->f->g->c, &p->c);
+    const char *x = cg_pointer_to(p->f, &p->c, true)->name;
+    cg_line(p->f, "memset(%s, 0, (size_t)(%s) * sizeof *%s);", x,
+            cg_len(p->f, &n), x);
+}
+
+/* ---- comments ------------------------------------------------------------------------ */
+
+static void put_axes(nd_buf *b, const group *g, dim d)
+{
+    for (int i = 0; i < d.n; i++)
+        nd_putf(b, "%s%s", i ? " " : "", g->axis[d.first + i]->name);
+    if (!d.n)
+        nd_put(b, "1");
+}
+
+static void put_matrix(product *p, nd_buf *b, const nd_ref *r, const group *x,
+                       dim dx, const group *y, dim dy)
+{
+    nd_putf(b, "%s[", cg_pointer_to(p->f, r, r == &p->c)->name);
+    put_axes(b, x, dx);
+    nd_put(b, ", ");
+    put_axes(b, y, dy);
+    nd_put(b, "]");
+}
+
+static void comment(product *p, nd_op *op, bool acc)
+{
+    cg *g = p->f->g;
+    nd_buf b = {.arena = g->a};
+    nd_put(&b, "/* ");
+    put_matrix(p, &b, &p->c, &p->m, p->dm, &p->n, p->dn);
+    nd_put(&b, acc ? " += " : " = ");
+    put_matrix(p, &b, &p->a, &p->m, p->dm, &p->k, p->dk);
+    nd_put(&b, " ");
+    put_matrix(p, &b, &p->b, &p->k, p->dk, &p->n, p->dn);
+    nd_put(&b, " */");
+    cg_source_comment(g, &p->f->b, p->f->indent * 4, op->loc);
+    cg_line(p->f, "%s", b.s);
+}
+
+/* ---- the call ---------------------------------------------------------------------------- */
+
+void cg_gemm(cg_fn *f, nd_kernel *k)
+{
+    nd_op *op = k->nodes.v[0].op;
+    nd_code *c = f->g->c;
+    product p = {.f = f};
+    bool acc = nd_info(c, op->out[0])->accum != NULL;
+    nd_ref_of(c, op->in[0], &p.a);
+    nd_ref_of(c, op->in[1], &p.b);
+    nd_dest_of(c, op->out[0], &p.c);
+    sort_axes(&p);
+    p.dm = largest_run(c, &p.m, &p.a, &p.c);
+    p.dn = largest_run(c, &p.n, &p.b, &p.c);
+    p.dk = largest_run(c, &p.k, &p.a, &p.b);
+    comment(&p, op, acc);
+    if (!acc && may_skip(&p)) {
+        clear_result(&p);
+        acc = true;
+    }
+    int indent = f->indent;
+    dim none = {0};
+    open_loops(&p, &p.batch, none);
+    open_loops(&p, &p.m, p.dm);
+    open_loops(&p, &p.n, p.dn);
+    open_loops(&p, &p.k, p.dk);
+    nd_len m = dim_len(c, &p.m, p.dm), n = dim_len(c, &p.n, p.dn);
+    nd_len s = dim_len(c, &p.k, p.dk);
+    f->uses_rank = true;
+    cg_line(f, "ndrt_gemm(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
+            "%s);", accumulate(&p, acc), cg_len(f, &m), cg_len(f, &n),
+            cg_len(f, &s), operand(&p, &p.a, false),
+            dim_stride(&p, &p.a, &p.m, p.dm), dim_stride(&p, &p.a, &p.k, p.dk),
+            operand(&p, &p.b, false), dim_stride(&p, &p.b, &p.k, p.dk),
+            dim_stride(&p, &p.b, &p.n, p.dn), operand(&p, &p.c, true),
+            dim_stride(&p, &p.c, &p.m, p.dm), dim_stride(&p, &p.c, &p.n, p.dn));
+    f->indent = indent;
+}
+
+/* ---- collectives --------------------------------------------------------------------------- */
+
+static nd_len span(nd_code *c, const nd_ref *r, int from, int to)
+{
+    nd_len n = {.k = 1};
+    for (int i = from; i < to; i++)
+        nd_len_mul(c, &n, r->ext[i]);
+    return n;
+}
+
+static void all_reduce(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+{
+    const char *out = cg_pointer_to(f, y, true)->name;
+    const char *in = cg_pointer_to(f, x, false)->name;
+    nd_len n = nd_numel_local(f->g->c, y);
+    if (strcmp(in, out) != 0)
+        cg_line(f, "memcpy(%s, %s, (size_t)(%s) * sizeof *%s);", out, in,
+                cg_len(f, &n), out);
+    cg_line(f, "ndrt_all_reduce(r, %s, %s, %s, %s);",
+            cg_group_name(f->g, op->mesh), out, cg_len(f, &n),
+            op->sub == RED_MAX ? "true" : "false");
+}
+
+static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+{
+    bool scatter = op->kind == OP_REDUCE_SCATTER;
+    nd_code *c = f->g->c;
+    int i = axis_at(y, op->axes[0]);
+    nd_len outer = span(c, y, 0, i), inner = span(c, y, i + 1, y->rank);
+    const nd_ref *cut = scatter ? y : x, *whole = scatter ? x : y;
+    *(scatter ? &f->g->uses_scatter : &f->g->uses_gather) = true;
+    const char *to = cg_pointer_to(f, y, true)->name;
+    cg_line(f, "%s(r, %s, %s, %s, %s, %s, %s, %s);",
+            scatter ? "reduce_scatter" : "all_gather",
+            cg_group_name(f->g, op->mesh),
+            cg_ext(f->g, cut->ext[axis_at(cut, op->axes[0])]),
+            cg_pointer_to(f, x, false)->name, to, cg_len(f, &outer),
+            cg_count(f, whole->ext[axis_at(whole, op->axes[0])]),
+            cg_len(f, &inner));
+}
+
+void cg_comm(cg_fn *f, nd_kernel *k)
+{
+    nd_op *op = k->nodes.v[0].op;
+    nd_ref x, y;
+    nd_ref_of(f->g->c, op->in[0], &x);
+    nd_ref_of(f->g->c, op->out[0], &y);
+    f->uses_rank = true;
+    cg_line(f, "/* %s -> %s */", cg_type(f->g, &op->in[0]->type),
+            cg_type(f->g, &op->out[0]->type));
+    if (op->kind == OP_ALL_REDUCE)
+        all_reduce(f, op, &x, &y);
+    else
+        pieces(f, op, &x, &y);
+}

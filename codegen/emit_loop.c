@@ -1,0 +1,527 @@
+/* emit_loop.c - a loop kernel as one C function.
+ *
+ *   static void softmax(const float *restrict s, float *restrict p)
+ *   {
+ *       for (int64_t batch = 0; batch < 4; batch++)
+ *           for (int64_t seq = 0; seq < 256; seq++) {
+ *               const float *s_row = s + batch * 65536 + seq * 256;
+ *               float m = -INFINITY;
+ *   #pragma omp simd reduction(max : m)
+ *               for (int64_t kv = 0; kv < 256; kv++)
+ *                   m = nd_max(m, s_row[kv]);
+ *               ...
+ */
+#include "codegen.h"
+
+#include <string.h>
+
+enum { MAX_INLINE_TEXT = 44 };       /* characters of a nested expression */
+
+typedef struct nest {
+    cg *g;
+    cg_fn f;
+    nd_kernel *k;
+    cg_env e;
+    bool *need;                      /* by node: computed in this pass */
+    int *uses;                       /* by node: in this pass */
+    const char **partial;            /* by node: the sum of one row */
+} nest;
+
+static const char *local_name(nest *x, const nd_value *v)
+{
+    const char *plain = v->def->kind == OP_MAP ? nd_ews[v->def->sub].name
+                                               : nd_ops[v->def->kind].name;
+    const char *name = v->name ? v->name : plain;
+    size_t n = strlen(plain);
+    bool own = strncmp(name, plain, n) != 0 ||
+               (name[n] && name[n] != '_');
+    return cg_fresh(&x->f.names, own ? name : "t");
+}
+
+/* ---- what a pass computes --------------------------------------------------------- */
+
+static void need_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    nest *x = user;
+    (void)in_memory;
+    nd_node *n = nd_node_of(x->k, leaf);
+    if (!n)
+        return;
+    int i = (int)(n - x->k->nodes.v);
+    x->uses[i]++;
+    if (n->row || n->fold || x->need[i] ||
+        (n->pass < x->e.pass && (n->stored || n->keep)))
+        return;
+    x->need[i] = true;
+    nd_leaves(c, n->op, need_leaf, x);
+}
+
+static bool is_sink(const nd_node *n)
+{
+    return n->stored || n->fold || n->add || n->keep;
+}
+
+static void find_needs(nest *x, int pass)
+{
+    int n = x->k->nodes.n;
+    memset(x->need, 0, sizeof *x->need * (size_t)n);
+    memset(x->uses, 0, sizeof *x->uses * (size_t)n);
+    x->e.pass = pass;
+    for (int i = 0; i < n; i++) {
+        const nd_node *d = &x->k->nodes.v[i];
+        if (d->row || d->pass != pass || !is_sink(d) || x->need[i])
+            continue;
+        x->need[i] = true;
+        nd_leaves(x->g->c, d->op, need_leaf, x);
+    }
+}
+
+/* ---- adding to memory ----------------------------------------------------------------- */
+
+static nd_ref target_of(nest *x, const nd_op *op)
+{
+    nd_ref r;
+    if (op->kind == OP_ACCUM)
+        return nd_grad_ref(x->g->c, op);
+    nd_dest_of(x->g->c, op->out[0], &r);
+    return r;
+}
+
+static bool reduces(const nd_op *op, const nd_axis *a)
+{
+    for (int i = 0; op->kind == OP_REDUCE && i < op->naxes; i++)
+        if (op->axes[i] == a)
+            return true;
+    return false;
+}
+
+/* Does a reduce that adds to memory first sum the whole row? */
+static bool by_rows(const nest *x, const nd_node *n)
+{
+    const nd_kernel *k = x->k;
+    return n->add && !n->row && k->ninner &&
+           reduces(n->op, k->inner_axis[k->ninner - 1]);
+}
+
+static void add_to_memory(nest *x, const nd_node *n, const char *value)
+{
+    nd_op *op = n->op;
+    nd_ref r = target_of(x, op);
+    if (op->kind == OP_SCATTER_ADD) {
+        const char *at = cg_row_index(&x->e, op);
+        const char *s = cg_element(&x->e, &r, true, op->axes[0], at);
+        int i = nd_axis_at(&op->out[0]->type, op->axes[0]);
+        int ext = nd_ext_of(x->g->c, &op->out[0]->type, i);
+        cg_line(&x->f, "if ((uint64_t)%s < (uint64_t)%s)", at,
+                cg_count(&x->f, ext));
+        x->f.indent++;
+        cg_line(&x->f, "%s += %s;", s, value);
+        x->f.indent--;
+        return;
+    }
+    const char *s = cg_element(&x->e, &r, true, NULL, NULL);
+    if (op->kind == OP_REDUCE && op->sub != RED_SUM)
+        cg_line(&x->f, "%s = %s;", s,
+                cg_combine(x->g->a, op->sub, r.dtype, s, value));
+    else
+        cg_line(&x->f, "%s += %s;", s, value);
+}
+
+static const char *identity(nest *x, const nd_op *op)
+{
+    nd_dtype t = op->out[0]->type.dtype;
+    if (op->sub == RED_SUM || op->kind != OP_REDUCE)
+        return cg_number(x->g->a, t, 0);
+    if (nd_is_float(t))
+        return op->sub == RED_MAX ? "-INFINITY" : "INFINITY";
+    return op->sub == RED_MAX ? "INT32_MIN" : "INT32_MAX";
+}
+
+/* Results that the nest adds up in memory begin at the identity. */
+static void clear_targets(nest *x)
+{
+    for (int i = 0; i < x->k->nodes.n; i++) {
+        const nd_node *n = &x->k->nodes.v[i];
+        if (!n->add || !n->stored)
+            continue;
+        nd_ref r = target_of(x, n->op);
+        const char *p = cg_pointer_to(&x->f, &r, true)->name;
+        nd_len len = nd_numel_local(x->g->c, &r);
+        const char *zero = identity(x, n->op);
+        if (len.k == 1 && !len.n) {
+            cg_line(&x->f, "%s[0] = %s;", p, zero);
+            continue;
+        }
+        const char *v = cg_fresh(&x->f.names, "k");
+        cg_line(&x->f, "for (int64_t %s = 0; %s < %s; %s++)", v, v,
+                cg_len(&x->f, &len), v);
+        cg_line(&x->f, "    %s[%s] = %s;", p, v, zero);
+    }
+}
+
+/* ---- one node --------------------------------------------------------------------------- */
+
+static void store(nest *x, const nd_node *n, const char *value)
+{
+    nd_ref r;
+    nd_ref_of(x->g->c, n->op->out[0], &r);
+    cg_line(&x->f, "%s = %s;", cg_element(&x->e, &r, true, NULL, NULL), value);
+}
+
+static void fold_into(nest *x, const nd_node *n, const char *name, cg_expr v)
+{
+    nd_op *op = n->op;
+    if (op->sub == RED_SUM)
+        cg_line(&x->f, "%s += %s;", name, v.s);
+    else
+        cg_line(&x->f, "%s = %s;", name,
+                cg_combine(x->g->a, op->sub, op->out[0]->type.dtype, name,
+                           v.s));
+}
+
+static const char *scratch(nest *x, int i)
+{
+    cg_env *e = &x->e;
+    nd_buf b = {.arena = x->g->a};
+    nd_put(&b, e->kept[i]);
+    for (int j = 0; j < e->n; j++)
+        if (e->axis[j].inner)
+            nd_putf(&b, "[%s]", e->axis[j].var);
+    return b.s;
+}
+
+static bool is_statement(const nd_op *op)
+{
+    return op->kind == OP_GATHER || op->kind == OP_RANDOM;
+}
+
+static void emit_node(nest *x, int i)
+{
+    nd_node *n = &x->k->nodes.v[i];
+    nd_op *op = n->op;
+    cg_expr v = cg_op_value(&x->e, op);
+    if (n->fold || by_rows(x, n)) {
+        fold_into(x, n, n->fold ? x->e.local[i].s : x->partial[i], v);
+        return;
+    }
+    if (n->add) {
+        add_to_memory(x, n, v.s);
+        return;
+    }
+    bool keep = n->keep && n->pass == x->e.pass;
+    bool saved = n->stored && (n->row || n->pass == x->e.pass);
+    if ((x->uses[i] > 0 && (saved || keep)) || x->uses[i] > 1 ||
+        (x->uses[i] == 1 &&
+         (n->row || is_statement(op) || strlen(v.s) > MAX_INLINE_TEXT))) {
+        const char *name = local_name(x, op->out[0]);
+        cg_line(&x->f, "const %s %s = %s;",
+                cg_ctype(op->out[0]->type.dtype), name, v.s);
+        v = (cg_expr){name, CG_PRIMARY};
+    }
+    x->e.local[i] = v;
+    if (saved)
+        store(x, n, v.s);
+    if (keep) {
+        const char *row = x->e.kept[i];
+        if (!row)
+            row = x->e.kept[i] =
+                cg_fresh(&x->f.names, nd_fmt(x->g->a, "%s_kept",
+                                             local_name(x, op->out[0])));
+        cg_line(&x->f, "%s = %s;", scratch(x, i), v.s);
+    }
+}
+
+/* ---- loops ------------------------------------------------------------------------------- */
+
+static void open_loop(nest *x, const cg_axis *a, bool brace)
+{
+    cg_line(&x->f, "for (int64_t %s = 0; %s < %s; %s++)%s", a->var, a->var,
+            cg_count(&x->f, a->ext), a->var, brace ? " {" : "");
+    x->f.indent++;
+}
+
+static int lines_in(const nd_buf *b)
+{
+    int n = 0;
+    for (const char *s = b->s; s && *s; s++)
+        n += *s == '\n';
+    return n;
+}
+
+/* The vector pragma, unless two elements of the innermost loop may add to one
+ * place. */
+static void simd_pragma(nest *x)
+{
+    nd_kernel *k = x->k;
+    const nd_axis *last = k->inner_axis[k->ninner - 1];
+    nd_buf b = {.arena = x->g->a};
+    nd_put(&b, "#pragma omp simd");
+    for (int i = 0; i < k->nodes.n; i++) {
+        const nd_node *n = &k->nodes.v[i];
+        if (!x->need[i])
+            continue;
+        if (n->op->kind == OP_SCATTER_ADD &&
+            nd_axis_at(&n->op->in[1]->type, last) >= 0)
+            return;
+        static const char *const op[] = {"+", "max", "min"};
+        const char *var = n->fold ? x->e.local[i].s
+                          : by_rows(x, n) ? x->partial[i] : NULL;
+        if (var)
+            nd_putf(&b, " reduction(%s : %s)", op[n->op->sub], var);
+    }
+    nd_putf(&x->f.b, "%s\n", b.s);
+}
+
+static void inner_loops(nest *x)
+{
+    cg_fn *f = &x->f;
+    int first = x->e.n - x->k->ninner, base = f->indent;
+    nd_buf before = f->b;
+    f->b = (nd_buf){.arena = x->g->a};
+    f->indent = base + x->k->ninner;
+    for (int i = 0; i < x->k->nodes.n; i++)
+        if (x->need[i])
+            emit_node(x, i);
+    nd_buf body = f->b;
+    f->b = before;
+    f->indent = base;
+    bool brace = lines_in(&body) > 1;
+    for (int i = first; i < x->e.n; i++) {
+        bool last = i == x->e.n - 1;
+        if (last)
+            simd_pragma(x);
+        open_loop(x, &x->e.axis[i], last && brace);
+    }
+    nd_put(&f->b, body.s ? body.s : "");
+    f->indent--;
+    if (brace)
+        cg_line(f, "}");
+    f->indent = base;
+}
+
+static void start_folds(nest *x, int pass)
+{
+    for (int i = 0; i < x->k->nodes.n; i++) {
+        nd_node *n = &x->k->nodes.v[i];
+        if (n->row || n->pass != pass || !(n->fold || by_rows(x, n)))
+            continue;
+        const char *name = local_name(x, n->op->out[0]);
+        cg_line(&x->f, "%s %s = %s;", cg_ctype(n->op->out[0]->type.dtype),
+                name, identity(x, n->op));
+        if (n->fold)
+            x->e.local[i] = (cg_expr){name, CG_PRIMARY};
+        else
+            x->partial[i] = name;
+    }
+}
+
+static void end_folds(nest *x, int pass)
+{
+    for (int i = 0; i < x->k->nodes.n; i++) {
+        nd_node *n = &x->k->nodes.v[i];
+        if (n->row || n->pass != pass)
+            continue;
+        if (by_rows(x, n))
+            add_to_memory(x, n, x->partial[i]);
+        else if (n->fold && n->stored)
+            store(x, n, x->e.local[i].s);
+        else if (!n->fold)
+            continue;
+    }
+    for (int i = 0; i < x->k->nodes.n; i++)
+        if (!x->k->nodes.v[i].row && !x->k->nodes.v[i].fold)
+            x->e.local[i].s = NULL;
+}
+
+/* Row ops that are ready before `pass`. */
+static void row_ops(nest *x, int pass)
+{
+    for (int i = 0; i < x->k->nodes.n; i++) {
+        const nd_node *n = &x->k->nodes.v[i];
+        if (!n->row || n->pass != pass)
+            continue;
+        x->uses[i] = 0;
+        for (int j = 0; j < x->k->nodes.n; j++)
+            x->uses[i] += j != i && !n->add;
+        const nd_vinfo *info =
+            n->op->nout ? nd_info(x->g->c, n->op->out[0]) : NULL;
+        if (info) {
+            bool inside = false;
+            for (int u = 0; u < info->users.n; u++)
+                for (int j = 0; j < x->k->nodes.n; j++)
+                    inside |= x->k->nodes.v[j].op == info->users.v[u];
+            x->uses[i] = inside;
+        }
+        emit_node(x, i);
+    }
+}
+
+static void one_row(nest *x)
+{
+    for (int p = 0; p < x->k->npasses; p++) {
+        x->e.pass = p;
+        row_ops(x, p);
+        find_needs(x, p);
+        start_folds(x, p);
+        if (x->k->ninner) {
+            inner_loops(x);
+        } else {
+            for (int i = 0; i < x->k->nodes.n; i++)
+                if (x->need[i])
+                    emit_node(x, i);
+        }
+        end_folds(x, p);
+    }
+    x->e.pass = x->k->npasses;
+    row_ops(x, x->k->npasses);
+}
+
+/* ---- the function ------------------------------------------------------------------------- */
+
+static void set_up(nest *x, cg *g, nd_kernel *k)
+{
+    size_t n = (size_t)k->nodes.n;
+    x->g = g;
+    x->k = k;
+    cg_fn_start(&x->f, g);
+    x->e = (cg_env){.f = &x->f, .k = k, .rows = k->nouter && k->ninner};
+    x->e.local = ND_NEWN(g->a, cg_expr, n);
+    x->e.kept = ND_NEWN(g->a, const char *, n);
+    x->need = ND_NEWN(g->a, bool, n);
+    x->uses = ND_NEWN(g->a, int, n);
+    x->partial = ND_NEWN(g->a, const char *, n);
+    for (int i = 0; i < k->nouter + k->ninner; i++) {
+        bool in = i >= k->nouter;
+        int j = in ? i - k->nouter : i;
+        nd_axis *a = in ? k->inner_axis[j] : k->outer_axis[j];
+        x->e.axis[x->e.n++] = (cg_axis){
+            a, cg_fresh(&x->f.names, a->name), in ? k->inner[j] : k->outer[j],
+            in};
+    }
+}
+
+static void declare_scratch(nest *x)
+{
+    for (int i = 0; i < x->k->nodes.n; i++) {
+        if (!x->e.kept[i])
+            continue;
+        nd_buf b = {.arena = x->g->a};
+        for (int j = 0; j < x->k->ninner; j++)
+            nd_putf(&b, "[%lld]",
+                    (long long)x->g->c->exts.v[x->k->inner[j]].max);
+        cg_line(&x->f, "%s %s%s;",
+                cg_ctype(x->k->nodes.v[i].op->out[0]->type.dtype),
+                x->e.kept[i], b.s ? b.s : "");
+    }
+}
+
+static void declare_rows(nest *x)
+{
+    for (int i = 0; i < x->f.ptrs.n; i++) {
+        const cg_pointer *p = &x->f.ptrs.v[i];
+        if (p->row)
+            cg_line(&x->f, "%s%s *%s = %s + %s;", p->written ? "" : "const ",
+                    cg_ctype(p->ref.dtype), p->row, p->name, p->row_at);
+    }
+}
+
+static void emit_nest(nest *x)
+{
+    cg_fn *f = &x->f;
+    clear_targets(x);
+    for (int i = 0; i < x->k->nouter; i++)
+        open_loop(x, &x->e.axis[i], i == x->k->nouter - 1);
+    nd_buf before = f->b;
+    f->b = (nd_buf){.arena = x->g->a};
+    one_row(x);
+    nd_buf rows = f->b;
+    f->b = before;
+    declare_scratch(x);
+    declare_rows(x);
+    nd_put(&f->b, rows.s ? rows.s : "");
+    f->indent = 1;
+    if (x->k->nouter)
+        nd_putf(&f->b, "%*s}\n", 4 * x->k->nouter, "");
+}
+
+/* Reads first, then what is written. */
+static void order_pointers(cg_kernel *out, nest *x)
+{
+    for (int w = 0; w < 2; w++)
+        for (int i = 0; i < x->f.ptrs.n; i++)
+            if (x->f.ptrs.v[i].written == w)
+                ND_PUSH(x->g->a, &out->ptrs, x->f.ptrs.v[i]);
+}
+
+static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
+{
+    if (k->k->loc.file > 0)
+        cg_source_comment(g, b, 0, k->k->loc);
+    for (int i = 0; i < k->ptrs.n; i++) {
+        const cg_pointer *p = &k->ptrs.v[i];
+        const nd_type *t = p->ref.param ? &p->ref.param->value->type
+                                        : &p->ref.value->type;
+        nd_putf(b, "%s %s%s  %s%s\n", i ? " *" : "/*",
+                p->written ? "-> " : "   ", p->name, cg_type(g, t),
+                i == k->ptrs.n - 1 ? " */" : "");
+    }
+}
+
+static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)
+{
+    nd_buf s = {.arena = g->a};
+    nd_putf(&s, "static void %s(", k->name);
+    const char *sep = "";
+    if (k->needs_rank) {
+        nd_put(&s, "const ndrt_rank *r");
+        sep = ", ";
+    }
+    cg_fn names = {.g = g};
+    for (int i = 0; i < k->iters.n; i++, sep = ", ")
+        nd_putf(&s, "%sint64_t %s", sep, cg_iter(&names, k->iters.v[i]));
+    for (int i = 0; i < k->ptrs.n; i++, sep = ", ")
+        nd_putf(&s, "%s%s%s *restrict %s", sep,
+                k->ptrs.v[i].written ? "" : "const ",
+                cg_ctype(k->ptrs.v[i].ref.dtype), k->ptrs.v[i].name);
+    nd_put(&s, ")");
+    cg_fold(b, 0, s.s);
+}
+
+static bool same_kernel(const nd_kernel *a, const nd_kernel *b)
+{
+    if (a->nodes.n != b->nodes.n)
+        return false;
+    for (int i = 0; i < a->nodes.n; i++)
+        if (a->nodes.v[i].op != b->nodes.v[i].op ||
+            a->nodes.v[i].stored != b->nodes.v[i].stored)
+            return false;
+    return true;
+}
+
+cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
+{
+    for (int i = 0; i < g->kernels.n; i++)
+        if (same_kernel(g->kernels.v[i]->k, k))
+            return g->kernels.v[i];
+    static const char *const phase[] = {"fwd", "bwd", "pre"};
+    cg_kernel *out = ND_NEW(g->a, cg_kernel);
+    nest x = {0};
+    set_up(&x, g, k);
+    emit_nest(&x);
+    out->k = k;
+    out->name = cg_fresh(&g->global,
+                         nd_fmt(g->a, "%s_%s", *k->name ? k->name : g->m->name,
+                                phase[k->phase]));
+    order_pointers(out, &x);
+    out->needs_rank = x.f.uses_rank;
+    for (int i = 0; i < x.f.iters.n; i++)
+        ND_PUSH(g->a, &out->iters, x.f.iters.v[i]);
+    ND_PUSH(g->a, &g->kernels, out);
+    put_comment(g, g->out, out);
+    put_signature(g, g->out, out);
+    nd_put(g->out, "{\n");
+    cg_declare(&x.f, g->out);
+    nd_put(g->out, x.f.b.s ? x.f.b.s : "");
+    nd_put(g->out, "}\n\n");
+    return out;
+}

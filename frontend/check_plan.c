@@ -1,0 +1,486 @@
+/* check_plan.c - the plan block: mesh, rules, pipeline, zero, recompute.
+ *
+ *   mesh  pp = 2, dp = 2, tp = 2    ->  m->mesh, with `micro` as last axis
+ *   shard batch -> dp, heads -> tp  ->  m->plan.rules, in this order
+ *
+ * --mesh changes sizes of the plan's mesh; without a plan block it is the
+ * mesh, and `batch -> dp` is the one rule if it has a `dp`.
+ */
+#include "frontend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const nd_loc nowhere = {0, 0, 0};
+
+/* ---- mesh ------------------------------------------------------------------------ */
+
+/* Puts a mesh axis before `micro`. */
+static bool add_mesh_axis(ck *c, nd_loc at, const char *name, int64_t size)
+{
+    nd_mesh *m = &c->m->mesh;
+    if (!strcmp(name, "micro")) {
+        nd_error(c->ctx, at, "`micro` is the axis of the microbatches; choose "
+                 "another name");
+        return false;
+    }
+    if (nd_mesh_find(m, name) >= 0) {
+        nd_error(c->ctx, at, "a second mesh axis `%s`", name);
+        return false;
+    }
+    if (m->n == ND_MAX_MESH) {
+        nd_error(c->ctx, at, "more than %d mesh axes", ND_MAX_MESH - 1);
+        return false;
+    }
+    m->name[m->n] = m->name[m->n - 1];
+    m->size[m->n] = m->size[m->n - 1];
+    m->name[m->n - 1] = name;
+    m->size[m->n - 1] = (int)size;
+    m->micro = m->n++;
+    return true;
+}
+
+static void mesh_entry(ck *c, const ast_pent *e)
+{
+    for (int i = 0; i < e->kvs->n; i++) {
+        int64_t size;
+        const ast_arg *a = &e->kvs->v[i];
+        if (ck_cfg_int(c, a->e, 1, &size) && size > 65536)
+            nd_error(c->ctx, a->e->loc, "a mesh axis has at most 65536 ranks");
+        else if (size >= 1)
+            add_mesh_axis(c, a->name.loc, a->name.s, size);
+    }
+}
+
+static void mesh_list(const ck *c, nd_buf *b)
+{
+    for (int i = 0; i < c->m->mesh.micro; i++)
+        nd_putf(b, "%s%s", i ? ", " : "", c->m->mesh.name[i]);
+}
+
+/* --mesh dp=2,tp=4 */
+static bool mesh_option(ck *c, bool has_plan)
+{
+    const char *s = c->opt->mesh;
+    nd_mesh *m = &c->m->mesh;
+    while (s && *s) {
+        size_t n = strcspn(s, ",");
+        char *item = nd_strndup(c->ctx->arena, s, n), *end;
+        char *eq = strchr(item, '=');
+        long size = eq ? strtol(eq + 1, &end, 10) : 0;
+        if (!eq || eq == item || *end || size < 1 || size > 65536) {
+            nd_error(c->ctx, nowhere, "--mesh %s: it is written "
+                     "--mesh dp=2,tp=4", item);
+            return false;
+        }
+        *eq = 0;
+        int k = nd_mesh_find(m, item);
+        if (has_plan && (k < 0 || k == m->micro)) {
+            nd_buf b = {c->ctx->arena, NULL, 0, 0};
+            nd_put(&b, "");
+            mesh_list(c, &b);
+            nd_error(c->ctx, nowhere, "--mesh: the plan has no mesh axis "
+                     "`%s`; it has %s", item, b.n ? b.s : "none");
+            return false;
+        }
+        if (has_plan)
+            m->size[k] = (int)size;
+        else if (!add_mesh_axis(c, nowhere, item, size))
+            return false;
+        s += n + (s[n] == ',');
+    }
+    return true;
+}
+
+/* A mesh axis by name, or -1 after an error. */
+static int mesh_axis(ck *c, ast_name n)
+{
+    const nd_mesh *m = &c->m->mesh;
+    int k = nd_mesh_find(m, n.s);
+    if (k >= 0 && k != m->micro)
+        return k;
+    if (m->micro == 0)
+        nd_error(c->ctx, n.loc, "`%s`: the plan has no mesh", n.s);
+    else
+        ck_near_error(c, n.loc, "mesh axis", n.s, m->name, m->micro);
+    return -1;
+}
+
+static nd_axis *model_axis(ck *c, ast_name n)
+{
+    ck_bind *b = ck_find_bind(c, n.s);
+    if (b)
+        return b->axis[0];
+    ck_unknown(c, n.loc, "axis", n.s);
+    return NULL;
+}
+
+/* ---- shard ------------------------------------------------------------------------- */
+
+static const nd_rule *rule_of(const nd_plan *p, const nd_axis *a)
+{
+    for (int i = 0; i < p->rules.n; i++)
+        if (p->rules.v[i].axis == a)
+            return &p->rules.v[i];
+    return NULL;
+}
+
+static void shard_rule(ck *c, const ast_rule *r)
+{
+    nd_plan *p = &c->m->plan;
+    nd_rule out = {.scope = SCOPE_ALL, .loc = r->loc};
+    if (r->from->n != 1) {
+        nd_error(c->ctx, r->loc, "a rule cuts one axis: a -> m, b -> m");
+        return;
+    }
+    out.axis = model_axis(c, r->from->v[0]);
+    if (!out.axis)
+        return;
+    const nd_rule *old = rule_of(p, out.axis);
+    if (old) {
+        nd_error(c->ctx, r->loc, "a second rule for `%s`; to cut it by several "
+                 "mesh axes write %s -> (a, b)", out.axis->name,
+                 out.axis->name);
+        nd_note(c->ctx, old->loc, "the first one is here");
+        return;
+    }
+    for (int i = 0; i < r->to->n; i++) {
+        int k = mesh_axis(c, r->to->v[i]);
+        if (k < 0)
+            return;
+        for (int j = 0; j < out.mesh.n; j++)
+            if (out.mesh.m[j] == k) {
+                nd_error(c->ctx, r->to->v[i].loc,
+                         "the mesh axis `%s` stands twice in this rule",
+                         r->to->v[i].s);
+                return;
+            }
+        if (out.mesh.n == ND_MAX_CUT - 1) {
+            nd_error(c->ctx, r->to->v[i].loc,
+                     "an axis is cut by at most %d mesh axes", ND_MAX_CUT - 1);
+            return;
+        }
+        out.mesh.m[out.mesh.n++] = (uint8_t)k;
+    }
+    ND_PUSH(c->ctx->arena, &p->rules, out);
+}
+
+static void shard_entry(ck *c, const ast_pent *e)
+{
+    if (e->scope.s) {
+        ck_later(c, e->scope.loc, "a rule for some values only");
+        return;
+    }
+    for (int i = 0; i < e->rules->n; i++)
+        shard_rule(c, &e->rules->v[i]);
+}
+
+/* ---- pipeline ------------------------------------------------------------------------ */
+
+static const char *word(const ast_expr *e)
+{
+    if (e->kind == E_CALL && e->a->kind == E_NAME)
+        return e->a->str;
+    return e->kind == E_NAME ? e->str : "";
+}
+
+static void schedule(ck *c, ast_expr *e)
+{
+    static const char *const names[] = {
+        "gpipe", "1f1b", "interleaved", "bfs", "zb_h1", "zb_h2", "zb_v",
+        "v_half", "v_min", "dualpipe_v", "pipedream", "pipedream_2bw", "auto",
+        "file",
+    };
+    enum { N = sizeof names / sizeof *names };
+    for (int i = 0; i < N; i++)
+        if (!strcmp(names[i], word(e))) {
+            if (i > 1)
+                ck_later(c, e->loc, nd_fmt(c->ctx->arena, "the schedule `%s`",
+                                           names[i]));
+            c->m->plan.schedule = i == 0 ? SCHED_GPIPE : SCHED_1F1B;
+            return;
+        }
+    ck_near_error(c, e->loc, "schedule", ast_text(c->ctx->arena, e), names, N);
+}
+
+static void stages(ck *c, ast_expr *e)
+{
+    nd_plan *p = &c->m->plan;
+    int64_t sum = 0, want = c->m->mesh.size[c->m->mesh.pipe];
+    if (e->kind == E_NAME && !strcmp(e->str, "auto"))
+        return;
+    if (e->kind != E_LIST) {
+        ck_error(c, e->loc, "stages are `auto` or a list: [6, 6]");
+        return;
+    }
+    int n = e->args->n;
+    if (n != want) {
+        ck_error(c, e->loc, "%d stages for a mesh axis of %lld ranks", n,
+                 (long long)want);
+        return;
+    }
+    p->stages_given = ND_NEWN(c->ctx->arena, int, n);
+    for (int i = 0; i < n; i++) {
+        int64_t k;
+        if (!ck_cfg_int(c, e->args->v[i].e, 1, &k))
+            return;
+        if (k > p->pipe_axis->size)
+            k = p->pipe_axis->size + 1;
+        p->stages_given[i] = (int)k;
+        sum += k;
+    }
+    if (sum != p->pipe_axis->size)
+        ck_error(c, e->loc, "the stages hold %lld of %lld `%s`",
+                 (long long)sum, (long long)p->pipe_axis->size,
+                 p->pipe_axis->name);
+    p->nstages_given = n;
+}
+
+static void microbatches(ck *c, ast_expr *e)
+{
+    nd_plan *p = &c->m->plan;
+    int64_t n;
+    p->micro_loc = e->loc;
+    if (!ck_cfg_int(c, e, 1, &n))
+        return;
+    if (n > 1 << 20)
+        ck_error(c, e->loc, "more than %d microbatches", 1 << 20);
+    else
+        p->microbatches = (int)n;
+}
+
+static void find_repeat(nd_op *op, void *user)
+{
+    nd_axis **a = user;
+    if (op->kind == OP_REPEAT && op->axes[0] == *a)
+        *a = NULL;
+}
+
+static void pipeline_entry(ck *c, const ast_pent *e)
+{
+    static const char *const names[] = {"schedule", "microbatches", "stages"};
+    nd_plan *p = &c->m->plan;
+    nd_mesh *m = &c->m->mesh;
+    const ast_rule *r = &e->rules->v[0];
+    ast_expr *slot[3];
+    if (p->pipe_axis) {
+        nd_error(c->ctx, e->loc, "a second `pipeline`");
+        nd_note(c->ctx, p->pipe_loc, "the first one is here");
+        return;
+    }
+    if (r->from->n != 1 || r->to->n != 1) {
+        nd_error(c->ctx, r->loc, "a pipeline is one axis -> one mesh axis");
+        return;
+    }
+    nd_axis *a = model_axis(c, r->from->v[0]), *seek = a;
+    int k = mesh_axis(c, r->to->v[0]);
+    if (!a || k < 0)
+        return;
+    p->pipe_axis = a;
+    p->pipe_loc = r->loc;
+    m->pipe = k;
+    for (int i = 0; c->m->loss && i < c->m->step->ops.n && seek; i++)
+        find_repeat(c->m->step->ops.v[i], &seek);
+    if (c->m->loss && seek)
+        nd_error(c->ctx, r->from->v[0].loc, "the model has no `repeat %s` to "
+                 "cut in stages", a->name);
+    if (m->size[k] > a->size) {
+        nd_error(c->ctx, r->loc, "%d stages for %lld `%s`: a stage would be "
+                 "empty", m->size[k], (long long)a->size, a->name);
+        return;
+    }
+    if (!ck_cfg_args(c, "pipeline", e->kvs, names, 3, slot))
+        return;
+    p->schedule = SCHED_1F1B;
+    if (slot[0])
+        schedule(c, slot[0]);
+    if (slot[1])
+        microbatches(c, slot[1]);
+    else if (!p->micro_loc.file)
+        p->microbatches = m->size[k];
+    if (slot[2])
+        stages(c, slot[2]);
+}
+
+/* An axis or a mesh axis in both pipeline and shard. */
+static void pipeline_conflicts(ck *c)
+{
+    const nd_plan *p = &c->m->plan;
+    const nd_mesh *m = &c->m->mesh;
+    for (int i = 0; p->pipe_axis && i < p->rules.n; i++) {
+        const nd_rule *r = &p->rules.v[i];
+        if (r->axis == p->pipe_axis) {
+            nd_error(c->ctx, r->loc, "`%s` is cut in pipeline stages and "
+                     "cannot be in `shard`", r->axis->name);
+            nd_note(c->ctx, p->pipe_loc, "the pipeline is here");
+        }
+        for (int k = 0; k < r->mesh.n; k++)
+            if (r->mesh.m[k] == m->pipe) {
+                nd_error(c->ctx, r->loc, "the mesh axis `%s` holds the "
+                         "pipeline stages and cannot be in `shard`",
+                         m->name[m->pipe]);
+                nd_note(c->ctx, p->pipe_loc, "the pipeline is here");
+            }
+    }
+}
+
+/* ---- the rest -------------------------------------------------------------------------- */
+
+static void zero_entry(ck *c, const ast_pent *e)
+{
+    nd_plan *p = &c->m->plan;
+    int64_t level;
+    p->zero_loc = e->loc;
+    if (!ck_cfg_int(c, e->value, 0, &level))
+        return;
+    if (level > 3) {
+        ck_error(c, e->value->loc, "zero is 0, 1, 2 or 3");
+        return;
+    }
+    if (level > 1)
+        ck_later(c, e->value->loc, nd_fmt(c->ctx->arena, "zero %d",
+                                          (int)level));
+    p->zero = (int)level;
+    for (int i = 0; i < e->names->n; i++) {
+        int k = mesh_axis(c, e->names->v[i]);
+        if (k < 0)
+            continue;
+        if (k == c->m->mesh.pipe)
+            nd_error(c->ctx, e->names->v[i].loc, "`%s` holds the pipeline "
+                     "stages; their states differ already",
+                     e->names->v[i].s);
+        p->zero_mesh |= 1u << k;
+    }
+}
+
+static void recompute_entry(ck *c, const ast_pent *e)
+{
+    static const char *const names[] = {"none", "attention", "block", "auto"};
+    static const nd_remat remat[] = {REMAT_NONE, REMAT_ATTENTION,
+                                     REMAT_BLOCK};
+    if (e->exprs->n == 1)
+        for (int i = 0; i < 4; i++)
+            if (!strcmp(names[i], word(e->exprs->v[0]))) {
+                if (i == 3)
+                    ck_later(c, e->loc, "recompute auto");
+                else
+                    c->m->plan.recompute = remat[i];
+                return;
+            }
+    ck_near_error(c, e->exprs->v[0]->loc, "recompute",
+                  ast_text(c->ctx->arena, e->exprs->v[0]), names, 4);
+}
+
+/* No more microbatches than rows on a rank. */
+static void clamp_microbatches(ck *c)
+{
+    nd_plan *p = &c->m->plan;
+    const nd_axis *s = c->m->sample;
+    if (p->microbatches > 1 && !s) {
+        nd_error(c->ctx, p->micro_loc.file ? p->micro_loc : p->pipe_loc,
+                 "microbatches need a sample axis: `batch`, or "
+                 "train { over = axis }");
+        return;
+    }
+    if (!s)
+        return;
+    const nd_rule *r = rule_of(p, s);
+    int64_t rows = nd_extent_max(&c->m->mesh, s->size,
+                                 r ? r->mesh : (nd_cut){0});
+    if (p->microbatches > rows) {
+        nd_perf(c->ctx, p->micro_loc.file ? p->micro_loc : p->pipe_loc,
+                "%d microbatches, but a rank holds %lld rows of `%s`: using "
+                "%lld", p->microbatches, (long long)rows, s->name,
+                (long long)rows);
+        p->microbatches = (int)rows;
+    }
+}
+
+static void unused_mesh_axes(ck *c)
+{
+    const nd_mesh *m = &c->m->mesh;
+    uint32_t used = m->pipe >= 0 ? 1u << m->pipe : 0;
+    for (int i = 0; i < c->m->plan.rules.n; i++)
+        for (int k = 0; k < c->m->plan.rules.v[i].mesh.n; k++)
+            used |= 1u << c->m->plan.rules.v[i].mesh.m[k];
+    for (int k = 0; k < m->micro; k++)
+        if (!(used >> k & 1) && m->size[k] > 1)
+            nd_perf(c->ctx, c->m->plan.loc, "no rule uses the mesh axis `%s`: "
+                    "its ranks do the same work", m->name[k]);
+}
+
+static void default_rules(ck *c)
+{
+    int k = nd_mesh_find(&c->m->mesh, "dp");
+    nd_rule r = {.scope = SCOPE_ALL, .axis = c->m->sample};
+    if (k < 0 || !c->m->sample)
+        return;
+    r.mesh.n = 1;
+    r.mesh.m[0] = (uint8_t)k;
+    ND_PUSH(c->ctx->arena, &c->m->plan.rules, r);
+}
+
+static void entries(ck *c, const ast_decl *d, bool mesh)
+{
+    for (int i = 0; i < d->pents->n; i++) {
+        const ast_pent *e = d->pents->v[i];
+        if (mesh != (e->kind == P_MESH))
+            continue;
+        switch (e->kind) {
+        case P_MESH:
+            mesh_entry(c, e);
+            break;
+        case P_SHARD:
+            shard_entry(c, e);
+            break;
+        case P_PIPELINE:
+            pipeline_entry(c, e);
+            break;
+        case P_ZERO:
+            zero_entry(c, e);
+            break;
+        case P_RECOMPUTE:
+            recompute_entry(c, e);
+            break;
+        case P_COMPRESS:
+            ck_later(c, e->loc, "`compress`");
+            break;
+        case P_MICROBATCHES:
+            microbatches(c, e->value);
+            break;
+        }
+    }
+}
+
+static void check_ranks(ck *c)
+{
+    int64_t n = 1;
+    for (int i = 0; i < c->m->mesh.micro; i++)
+        n *= c->m->mesh.size[i];
+    if (n > 65536)
+        nd_error(c->ctx, c->m->plan.loc, "a mesh of %lld ranks; at most 65536",
+                 (long long)n);
+}
+
+void ck_plan(ck *c, const ast_decl *d)
+{
+    nd_plan *p = &c->m->plan;
+    *p = (nd_plan){.schedule = SCHED_1F1B, .microbatches = 1};
+    if (d) {
+        p->loc = d->loc;
+        entries(c, d, true);
+    }
+    if (!mesh_option(c, d != NULL))
+        return;
+    if (d)
+        entries(c, d, false);
+    else
+        default_rules(c);
+    check_ranks(c);
+    pipeline_conflicts(c);
+    if (c->ctx->nerrors)
+        return;
+    clamp_microbatches(c);
+    unused_mesh_axes(c);
+    c->m->mesh.size[c->m->mesh.micro] = p->microbatches;
+}

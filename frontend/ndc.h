@@ -1,0 +1,51 @@
+/* ndc.h - PUBLIC: the compiler as a library call.
+ *
+ *   ndc_options o = {.file = "gpt.nd", .out = "gpt"};
+ *   int status = ndc_compile(&o);
+ *
+ * Messages go to stderr, or to `sink`. Nothing is written to `out` unless the
+ * whole compilation succeeds.
+ */
+#ifndef NDC_H
+#define NDC_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#define NDC_VERSION "0.1"
+
+typedef enum {
+    NDC_EXE,                         /* build an executable */
+    NDC_AST,                         /* the syntax tree */
+    NDC_IR,                          /* the graph, as the program says it */
+    NDC_SPMD,                        /* the graph after all passes */
+    NDC_SCHEDULE,                    /* the pipeline's timeline */
+    NDC_C,                           /* the generated program */
+    NDC_PLAN                         /* memory, communication, bubble */
+} ndc_emit;
+
+enum { NDC_OK = 0, NDC_BAD_INPUT = 1, NDC_BAD_USAGE = 2, NDC_BUG = 3 };
+
+typedef struct ndc_options {
+    const char *file;                /* .nd, or .ndir: the printed graph */
+    const char *out;                 /* NULL: stdout; executables: the stem */
+    ndc_emit emit;
+    const char *mesh;                /* "dp=2,tp=4": sizes of mesh axes */
+    const char *plan;                /* file whose plan block is used */
+    int nset;
+    const char *const *set;          /* "axis=N" */
+    const char *dump_after;          /* pass name or "all": to stderr */
+    const char *until;               /* last pass to run, for NDC_IR */
+    bool verify_each;                /* verify after every pass */
+    bool werror;                     /* a warning fails the compilation */
+    void (*sink)(void *user, int severity, const char *text);
+    void *sink_user;
+} ndc_options;
+
+int ndc_compile(const ndc_options *o);          /* NDC_OK ... NDC_BUG */
+/* "ir" -> NDC_IR; -1 if there is no such form. */
+int ndc_emit_find(const char *name);
+void ndc_list_ops(FILE *out);
+void ndc_list_passes(FILE *out);
+
+#endif
