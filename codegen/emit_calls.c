@@ -33,9 +33,19 @@ static const char *offset_of(cg_fn *f, const nd_ref *r)
     return s;
 }
 
+static bool is_carry(const nd_ref *r)
+{
+    return r->root == AT_CARRY_IN || r->root == AT_CARRY_OUT;
+}
+
 static const char *root_of(cg_fn *f, const nd_ref *r)
 {
     cg *g = f->g;
+    if (is_carry(r)) {               /* a piece of a parameter of this body */
+        nd_ref whole = *r;
+        whole.nterms = 0;
+        return cg_pointer_to(f, &whole, false)->name;
+    }
     const char *cast = r->dtype == ND_F32 || r->param ? ""
                        : nd_fmt(g->a, "(%s *)", cg_ctype(r->dtype));
     f->uses_rank = true;
@@ -52,22 +62,17 @@ static const char *root_of(cg_fn *f, const nd_ref *r)
     return nd_fmt(g->a, "%sat(r, B_%s)", cast, cg_value_name(g, r->value));
 }
 
-static bool is_carry(const nd_ref *r)
-{
-    return r->root == AT_CARRY_IN || r->root == AT_CARRY_OUT;
-}
-
 static void declare_pointers(cg_fn *f, nd_buf *out)
 {
     nd_buf body = f->b;
     f->b = *out;
     for (int i = 0; i < f->ptrs.n; i++) {
-        const cg_pointer *p = &f->ptrs.v[i];
-        if (is_carry(&p->ref) && p->ref.nterms == 0)
+        const cg_pointer p = f->ptrs.v[i];
+        if (is_carry(&p.ref) && p.ref.nterms == 0)
             continue;
-        const char *at = offset_of(f, &p->ref);
-        cg_line(f, "%s%s *%s = %s%s%s;", p->written ? "" : "const ",
-                cg_ctype(p->ref.dtype), p->name, root_of(f, &p->ref),
+        const char *at = offset_of(f, &p.ref);
+        cg_line(f, "%s%s *%s = %s%s%s;", p.written ? "" : "const ",
+                cg_ctype(p.ref.dtype), p.name, root_of(f, &p.ref),
                 at ? " + " : "", at ? at : "");
     }
     *out = f->b;
@@ -333,7 +338,7 @@ static void order_carries(cg_fn *f, cg_body *b)
 {
     for (int w = 0; w < 2; w++)
         for (int i = 0; i < f->ptrs.n; i++)
-            if (is_carry(&f->ptrs.v[i].ref) &&
+            if (is_carry(&f->ptrs.v[i].ref) && !f->ptrs.v[i].ref.nterms &&
                 (f->ptrs.v[i].ref.root == AT_CARRY_OUT) == w)
                 ND_PUSH(f->g->a, &b->ptrs, f->ptrs.v[i]);
 }

@@ -89,6 +89,11 @@ static ck_file *load(ck *c, int id, bool lib)
     f->ast = ast;
     f->lib = lib;
     ND_PUSH(c->ctx->arena, &c->files, f);
+    if (ast->decls.n > CK_MAX_DECLS) {
+        nd_error(c->ctx, ast->decls.v[CK_MAX_DECLS]->loc,
+                 "more than %d declarations in a file", CK_MAX_DECLS);
+        return NULL;
+    }
     no_duplicates(c, ast);
     for (int i = 0; i < ast->decls.n; i++) {
         const ast_decl *d = ast->decls.v[i];
@@ -289,6 +294,8 @@ nd_module *nd_frontend(nd_ctx *ctx, int file, const nd_front_options *o)
     c.m = nd_module_new(ctx, model->name.s);
     c.b = (nd_builder){.m = c.m, .block = c.m->step, .at = -1};
     check_set(&c);
+    if (ctx->nerrors > before)
+        return NULL;
 
     ck_scope s = {.path = ""};
     ck_frame top = {.file = c.main, .scope = &s};

@@ -32,9 +32,15 @@ const char *ck_instance(ck *c, ast_expr *e, const char *fn)
 {
     ck_scope *s = c->f->scope;
     const char *name = e->as.s ? e->as.s : fn;
-    for (int k = 2; !e->as.s && child_taken(s, name); k++)
+    int k = 1;
+    for (int i = s->children.n - 1; i >= 0 && !e->as.s && k == 1; i--)
+        if (!strcmp(s->children.v[i].fn, fn))
+            k = s->children.v[i].number + 1;
+    if (k > 1)
         name = nd_fmt(c->ctx->arena, "%s_%d", fn, k);
-    ck_child ch = {name, e->as.s ? e->as.loc : e->loc};
+    while (!e->as.s && child_taken(s, name))
+        name = nd_fmt(c->ctx->arena, "%s_%d", fn, ++k);
+    ck_child ch = {name, e->as.s ? "" : fn, k};
     ND_PUSH(c->ctx->arena, &s->children, ch);
     return join(c, s->path, name);
 }

@@ -113,6 +113,10 @@ static bool enter(ck *c, ck_file *f, const ast_decl *d)
             ck_error(c, d->loc, "`%s` depends on itself", d->name.s);
             return false;
         }
+    if (f->busy.n >= CK_MAX_DEPTH) {
+        ck_error(c, d->loc, "declarations depend on each other too deeply");
+        return false;
+    }
     ND_PUSH(c->ctx->arena, &f->busy, (ast_decl *)d);
     return true;
 }
@@ -286,8 +290,10 @@ bool ck_axis_size(ck *c, ast_expr *e, int64_t *out)
         return false;
     }
     if (e->kind == E_DIV && a % b) {
-        ck_error(c, e->loc, "%s: %lld is not divisible by %lld",
-                 ast_text(c->ctx->arena, e), (long long)a, (long long)b);
+        const char *text = c->ctx->files.v[e->loc.file - 1].text;
+        ck_error(c, e->loc, "`%.*s`: %lld is not divisible by %lld",
+                 (int)(e->loc.end - e->loc.begin), text + e->loc.begin,
+                 (long long)a, (long long)b);
         return false;
     }
     int64_t q = a / b - (a % b != 0 && (a < 0) != (b < 0));

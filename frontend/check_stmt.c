@@ -480,6 +480,11 @@ static void warn_unread(ck *c)
 void ck_stmts(ck *c, const ast_stmts *body)
 {
     int before = c->ctx->nerrors;
+    if (body->n > CK_MAX_STMTS) {
+        ck_error(c, body->v[CK_MAX_STMTS]->loc,
+                 "more than %d statements in a body", CK_MAX_STMTS);
+        return;
+    }
     for (int i = 0; i < body->n; i++) {
         if (c->f->returned) {
             ck_error(c, body->v[i]->loc, "a statement after `return`");

@@ -250,8 +250,8 @@ typedef struct ck_axes {             /* the axes in a bracket, spelled out */
 } ck_axes;
 
 typedef struct ck_child {            /* an instance made in a scope */
-    const char *name;
-    nd_loc loc;
+    const char *name, *fn;
+    int number;                      /* the k of fn_k, 1 for fn itself */
 } ck_child;
 
 typedef struct ck_scope ck_scope;
@@ -315,7 +315,11 @@ typedef struct ck_said {             /* an error that is out */
     const char *fmt;
 } ck_said;
 
-enum { CK_MAX_REPEAT = 8, CK_MAX_DEPTH = 1500, CK_MAX_CALLS = 20000 };
+/* Bounds on what is evaluated, so that no input takes for ever. */
+enum {
+    CK_MAX_REPEAT = 8, CK_MAX_DEPTH = 1500, CK_MAX_CALLS = 20000,
+    CK_MAX_DECLS = 10000, CK_MAX_STMTS = 10000
+};
 
 typedef struct ck {
     nd_ctx *ctx;

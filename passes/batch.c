@@ -92,7 +92,10 @@ static void hoist_globals(nd_module *m)
             op->phase = PH_PRE;
         if (op->phase == PH_PRE || op->nout != 1)
             continue;
-        bool root = reduces_over(op, m->sample) && nd_is_free(op->out[0]);
+        /* A backward sum over rows is a gradient: each microbatch owns its
+         * part of it, and hoisting would count the whole once for each. */
+        bool root = op->phase == PH_FWD && reduces_over(op, m->sample) &&
+                    nd_is_free(op->out[0]);
         if (!root && !follows_hoisted(op, m->sample))
             continue;
         h.b.at = i;

@@ -116,6 +116,34 @@ static uint32_t passes_through(const nd_op *op)
     }
 }
 
+/* A sum over microbatches cannot be resolved before the step's end: it passes
+ * through everything that is linear in it, tensors included. */
+static uint32_t micro_through(const nd_module *m, const nd_op *op)
+{
+    uint32_t bit = 1u << m->mesh.micro;
+    int pending = 0;
+    for (int i = 0; i < op->nin; i++)
+        pending += (op->in[i]->type.sum & bit) != 0;
+    if (!pending)
+        return 0;
+    bool first = op->in[0]->type.sum & bit;
+    switch (op->kind) {
+    case OP_CONTRACT:
+        return pending == 1 ? bit : 0;
+    case OP_GATHER:
+    case OP_SCATTER_ADD:
+        return pending == 1 && first ? bit : 0;
+    case OP_MAP:
+        if (op->sub == EW_MUL)
+            return pending == 1 ? bit : 0;
+        if (op->sub == EW_DIV)
+            return pending == 1 && first ? bit : 0;
+        return op->sub == EW_WHERE && !first ? bit : 0;
+    default:
+        return 0;
+    }
+}
+
 /* ---- ops ------------------------------------------------------------------------------- */
 
 static void set_cuts(nd_type *t, const space *sp)
@@ -127,7 +155,7 @@ static void set_cuts(nd_type *t, const space *sp)
 static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     close_open(s, op);
-    uint32_t through = passes_through(op);
+    uint32_t through = passes_through(op) | micro_through(s->m, op);
     space sp = space_of(s, op, through);
     for (int i = 0; i < op->nin; i++) {
         nd_type t = op->in[i]->type;

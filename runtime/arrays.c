@@ -110,7 +110,7 @@ static ndrt_status take(ndrt_rank *r, int input, int64_t local, int64_t at,
             return ndrt_fail(r, NDRT_EINPUT, "\"%s\": tensor \"%s\" has a "
                              "value beyond 32 bits near offset %lld", d->path,
                              in->name, (long long)at);
-        return ndrt_check_ids(r, in, v, n, at);
+        return ndrt_check_ids(r, input, v, n, at);
     }
     return NDRT_OK;
 }

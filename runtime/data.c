@@ -57,18 +57,24 @@ void *ndrt_input(const ndrt_rank *r, int input)
     return at == NDRT_NONE ? NULL : r->arena + at;
 }
 
-ndrt_status ndrt_check_ids(ndrt_rank *r, const ndrt_tensor *t,
-                           const int32_t *x, int64_t n, int64_t where)
+static int64_t limit_of(const ndrt_program *p, int input)
 {
-    if (t->limit <= 0)
-        return NDRT_OK;
-    for (int64_t i = 0; i < n; i++) {
-        if ((x[i] < 0 || x[i] >= t->limit) && x[i] != t->ignore)
+    return p->ranges ? p->ranges[input].limit : 0;
+}
+
+ndrt_status ndrt_check_ids(ndrt_rank *r, int input, const int32_t *x,
+                           int64_t n, int64_t where)
+{
+    const ndrt_program *p = r->program;
+    int64_t limit = limit_of(p, input);
+
+    for (int64_t i = 0; i < n && limit > 0; i++) {
+        if ((x[i] < 0 || x[i] >= limit) && x[i] != p->ranges[input].ignore)
             return ndrt_fail(r, NDRT_EINPUT, "\"%s\": %s has the value %d at "
                              "offset %lld, outside 0 .. %lld",
-                             r->state->data->path, t->name, (int)x[i],
-                             (long long)(where + i),
-                             (long long)(t->limit - 1));
+                             r->state->data->path, p->inputs[input].name,
+                             (int)x[i], (long long)(where + i),
+                             (long long)(limit - 1));
     }
     return NDRT_OK;
 }
@@ -167,7 +173,8 @@ static ndrt_status text_batch(ndrt_rank *r, int input, int64_t k, bool eval)
         int64_t at = window * t->t + w.off[1] + shift;
         for (int64_t j = 0; j < w.length; j++)
             x[w.local + j] = t->map[at + j];
-        ndrt_status s = ndrt_check_ids(r, in, x + w.local, w.length, at);
+        ndrt_status s = ndrt_check_ids(r, input, x + w.local, w.length,
+                                       at);
         if (s != NDRT_OK)
             return s;
     }
@@ -184,7 +191,8 @@ static void made_up_batch(ndrt_rank *r, int input, int64_t k, bool eval)
     char *x = ndrt_input(r, input);
     uint32_t stream = ndrt_stream(in->name);
     uint32_t step = (uint32_t)(k + 1) | (eval ? EVAL_BIT : 0);
-    uint32_t limit = in->limit > 0 ? (uint32_t)in->limit : DEFAULT_LIMIT;
+    int64_t given = limit_of(r->program, input);
+    uint32_t limit = given > 0 ? (uint32_t)given : DEFAULT_LIMIT;
     ndrt_walk w = ndrt_walk_tensor(r->program, r->rank, in, 0);
 
     while (ndrt_walk_next(&w)) {

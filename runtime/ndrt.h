@@ -139,9 +139,12 @@ typedef struct ndrt_tensor {
     const char *axis[NDRT_MAX_RANK];
     int extent[NDRT_MAX_RANK];
     int64_t cap[NDRT_MAX_RANK];   /* strides follow these, as for params */
-    int64_t limit, ignore;        /* integers lie in [0, limit) or equal
-                                     `ignore`; limit 0: not checked */
 } ndrt_tensor;
+
+/* What integers an input may hold: [0, limit) and `ignore`. limit 0: all. */
+typedef struct ndrt_range {
+    int64_t limit, ignore;
+} ndrt_range;
 
 typedef enum { NDRT_DATA_NONE, NDRT_DATA_TEXT, NDRT_DATA_ARRAYS,
                NDRT_DATA_SYNTHETIC } ndrt_data_kind;
@@ -184,6 +187,7 @@ typedef struct ndrt_program {
     const ndrt_bucket *buckets;
     int ninputs;
     const ndrt_tensor *inputs;
+    const ndrt_range *ranges;     /* per input, or NULL: nothing is checked */
     int noutputs;
     const ndrt_tensor *outputs;   /* value of the current microbatch */
     int nstages;

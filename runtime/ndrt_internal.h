@@ -236,8 +236,9 @@ void ndrt_hold_out(const ndrt_rank *r, int64_t n, int64_t *train,
                    int64_t *held);
 int64_t ndrt_batch_size(const ndrt_program *p);    /* global */
 int64_t ndrt_step_tokens(const ndrt_program *p);   /* unique ones */
-ndrt_status ndrt_check_ids(ndrt_rank *r, const ndrt_tensor *t,
-                           const int32_t *x, int64_t n, int64_t where);
+/* x[0..n) of an input come from offset `where` of the file. */
+ndrt_status ndrt_check_ids(ndrt_rank *r, int input, const int32_t *x,
+                           int64_t n, int64_t where);
 void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not on the stage */
 ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_data *d);
 ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval);

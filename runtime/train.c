@@ -244,10 +244,19 @@ static ndrt_status one_step(ndrt_rank *r)
     return s;
 }
 
+static ndrt_status check_loss(ndrt_rank *r)
+{
+    for (int s = 0; s < r->program->nstages; s++)
+        if (r->program->stages[s].loss != NDRT_NONE)
+            return NDRT_OK;
+    return ndrt_agree(r, ndrt_fail(r, NDRT_EINPUT, "the program has no loss "
+                                   "to train; use --steps 0"));
+}
+
 ndrt_status ndrt_train_loop(ndrt_rank *r)
 {
     int64_t steps = r->state->config->train.steps;
-    ndrt_status s = NDRT_OK;
+    ndrt_status s = steps > 0 ? check_loss(r) : NDRT_OK;
 
     for (r->step = 1; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;

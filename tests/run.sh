@@ -105,12 +105,12 @@ match_diagnostics() {
 
 # Reads the file's IR, prints it, reads that, prints it: both must agree.
 round_trip() {
-    ndc --emit=ir "$base" >"$tmp/out" 2>"$tmp/err" || {
+    ndc --verify-each --emit=ir "$base" >"$tmp/out" 2>"$tmp/err" || {
         fail "exit status $? from ndc --emit=ir"
         return 1
     }
     cp "$tmp/out" "$tmp/again.ndir"
-    ndc --emit=ir "$tmp/again.ndir" >"$tmp/again" 2>"$tmp/err" || {
+    ndc --verify-each --emit=ir "$tmp/again.ndir" >"$tmp/again" 2>"$tmp/err" || {
         fail "the printed form is not accepted"
         return 1
     }
@@ -124,7 +124,7 @@ run_lines() {
     : >"$tmp/out"
     : >"$tmp/err"
     directive RUN >"$tmp/run"
-    [ -s "$tmp/run" ] || echo "ndc --emit=ir %s" >"$tmp/run"
+    [ -s "$tmp/run" ] || echo "ndc --verify-each --emit=ir %s" >"$tmp/run"
     while IFS= read -r line <&3; do
         cmd=$(printf '%s\n' "$line" | sed "s|%s|$base|g; s|%t|$tmp/t|g")
         sh -c "$cmd" >>"$tmp/out" 2>>"$tmp/err" </dev/null

@@ -22,6 +22,7 @@ typedef struct lm {
     int mesh[2];
     ndrt_extent extents[NEXTENTS];
     ndrt_tensor in[2], out;
+    ndrt_range ranges[2];
     size_t inputs[2], outputs[1];
     ndrt_stage stage;
     ndrt_action actions[2];
@@ -62,7 +63,8 @@ static const ndrt_program *make(lm *m, int dp, int tp)
         m->in[i] = (ndrt_tensor){
             .name = i ? "targets" : "tokens", .dtype = NDRT_I32, .naxes = 2,
             .axis = {"batch", "seq"}, .extent = {E_ROWS, E_SEQ},
-            .cap = {rows, T}, .limit = V, .ignore = i ? -100 : 0};
+            .cap = {rows, T}};
+        m->ranges[i] = (ndrt_range){V, i ? -100 : 0};
         m->inputs[i] = (size_t)i * 1024;
     }
     m->out = (ndrt_tensor){
@@ -80,7 +82,8 @@ static const ndrt_program *make(lm *m, int dp, int tp)
         .name = "lm", .nmesh = 2, .mesh_name = names, .mesh_size = m->mesh,
         .pipe = -1, .zero = -1, .nmicro = 2, .sample_extent = E_ROWS,
         .sample_axis = "batch", .nextents = NEXTENTS, .extents = m->extents,
-        .ninputs = 2, .inputs = m->in, .noutputs = 1, .outputs = &m->out,
+        .ninputs = 2, .inputs = m->in, .ranges = m->ranges,
+        .noutputs = 1, .outputs = &m->out,
         .nstages = 1, .stages = &m->stage};
     m->config.train = (ndrt_train){.data = NDRT_DATA_TEXT, .data_path = path,
                                    .steps = 1, .seed = 3};
@@ -279,7 +282,7 @@ static void test_arrays(void **state)
     assert_non_null(strstr(text, "no tensor \"targets\""));
     write_arrays(3);              /* the ignore value, but not in labels */
     assert_int_equal(batch(&m, 0, 0, false, x, text), NDRT_EINPUT);
-    m.in[0].ignore = -100;
+    m.ranges[0].ignore = -100;
     assert_int_equal(batch(&m, 0, 0, false, x, text), NDRT_OK);
     assert_int_equal(x[20], -100);
 }

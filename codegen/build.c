@@ -1,0 +1,149 @@
+/* build.c - the C compiler: text in, executable out.
+ *
+ * The text stays beside the executable as OUT.c, which is the file that is
+ * compiled, so a compiler message or a debugger points at something that is
+ * there to read. The executable appears under its name only when complete.
+ *
+ * Environment: CC, the C compiler; NDC_RUNTIME, a folder that holds include/
+ * and lib/ of an installed libndrt.
+ */
+#include "codegen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef NDC_CC
+#define NDC_CC "cc"
+#endif
+#ifndef NDC_CFLAGS
+#define NDC_CFLAGS ""
+#endif
+#ifndef NDC_RUNTIME_INCLUDE
+#define NDC_RUNTIME_INCLUDE "/usr/local/include"
+#endif
+#ifndef NDC_RUNTIME_LIB
+#define NDC_RUNTIME_LIB "/usr/local/lib/libndrt.a"
+#endif
+#ifndef NDC_LINK_FLAGS
+#define NDC_LINK_FLAGS "-ldnnl -ljansson -lpthread -ldl -lm"
+#endif
+
+extern char **environ;
+
+enum { EXIT_INPUT = 1, EXIT_INTERNAL = 3 };
+
+typedef struct command {
+    nd_arena *a;
+    ND_VEC(char *) v;
+} command;
+
+static void arg(command *c, const char *s)
+{
+    ND_PUSH(c->a, &c->v, nd_strdup(c->a, s));
+}
+
+/* Words separated by blanks: flags that CMake or CC gave as one string. */
+static void args(command *c, const char *s)
+{
+    while (*s) {
+        size_t n = strcspn(s, " ");
+        if (n)
+            ND_PUSH(c->a, &c->v, nd_strndup(c->a, s, n));
+        s += n + strspn(s + n, " ");
+    }
+}
+
+static bool write_file(nd_ctx *ctx, const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    bool ok = f && fputs(text, f) >= 0;
+    int e = errno;
+    if (f && fclose(f) != 0) {
+        e = errno;
+        ok = false;
+    }
+    if (!ok)
+        nd_error(ctx, (nd_loc){0}, "cannot write '%s': %s", path, strerror(e));
+    return ok;
+}
+
+/* The exit status, or -1 if the program cannot be started. */
+static int run(command *c)
+{
+    pid_t pid;
+    int status;
+    ND_PUSH(c->a, &c->v, NULL);
+    int e = posix_spawnp(&pid, c->v.v[0], NULL, NULL, c->v.v, environ);
+    if (e) {
+        errno = e;
+        return -1;
+    }
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+static command compile_command(nd_ctx *ctx, const char *c_path,
+                               const char *out)
+{
+    command c = {.a = ctx->arena};
+    const char *cc = getenv("CC"), *root = getenv("NDC_RUNTIME");
+    args(&c, cc && *cc ? cc : NDC_CC);
+    args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fno-math-errno "
+             "-fno-trapping-math");
+    args(&c, NDC_CFLAGS);
+    if (root && *root) {
+        arg(&c, nd_fmt(ctx->arena, "-I%s/include", root));
+        arg(&c, c_path);
+        arg(&c, nd_fmt(ctx->arena, "%s/lib/libndrt.a", root));
+    } else {
+        arg(&c, "-I" NDC_RUNTIME_INCLUDE);
+        arg(&c, c_path);
+        arg(&c, NDC_RUNTIME_LIB);
+    }
+    args(&c, NDC_LINK_FLAGS);
+    arg(&c, "-o");
+    arg(&c, out);
+    return c;
+}
+
+int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path)
+{
+    const char *c_path = nd_fmt(ctx->arena, "%s.c", out_path);
+    char *half = nd_fmt(ctx->arena, "%s.XXXXXX", out_path);
+    if (!write_file(ctx, c_path, c_text))
+        return EXIT_INPUT;
+    int fd = mkstemp(half);
+    if (fd < 0) {
+        nd_error(ctx, (nd_loc){0}, "cannot write '%s': %s", out_path,
+                 strerror(errno));
+        return EXIT_INPUT;
+    }
+    close(fd);
+    command c = compile_command(ctx, c_path, half);
+    int status = run(&c);
+    if (status != 0) {
+        unlink(half);
+        if (status < 0)
+            nd_error(ctx, (nd_loc){0}, "cannot run the C compiler '%s': %s",
+                     c.v.v[0], strerror(errno));
+        else
+            nd_error(ctx, (nd_loc){0}, "internal error: the C compiler "
+                     "refused the generated program; it is kept in '%s'",
+                     c_path);
+        return EXIT_INTERNAL;
+    }
+    if (rename(half, out_path) != 0) {
+        nd_error(ctx, (nd_loc){0}, "cannot write '%s': %s", out_path,
+                 strerror(errno));
+        unlink(half);
+        return EXIT_INPUT;
+    }
+    return 0;
+}

@@ -1,0 +1,64 @@
+/* emit.c - the C file as a whole.
+ *
+ * Functions are written first, because they say which extents, buffers and
+ * groups have to have names; then everything is put in reading order: the plan
+ * as a comment, names, places, kernels and the functions that call them, tables,
+ * main.
+ */
+#include "codegen.h"
+
+#include <string.h>
+
+static cg *start(nd_module *m)
+{
+    cg *g = ND_NEW(m->ctx->arena, cg);
+    g->m = m;
+    g->a = m->ctx->arena;
+    g->c = nd_code_new(m);
+    g->global.arena = g->a;
+    g->value_name = ND_NEWN(g->a, const char *, g->c->nvalues + 1);
+    g->buffer_used = ND_NEWN(g->a, bool, g->c->nvalues + 1);
+    g->param_name = ND_NEWN(g->a, const char *, m->params.n + 1);
+    cg_names names = {.arena = g->a};
+    for (int i = 0; i < m->params.n; i++)
+        g->param_name[i] = nd_fmt(
+            g->a, "P_%s", cg_fresh(&names, m->params.v[i]->name));
+    cg_name_extents(g);
+    ND_PUSH(g->a, &g->global.taken, "reduce_scatter");
+    ND_PUSH(g->a, &g->global.taken, "all_gather");
+    ND_PUSH(g->a, &g->global.taken, "loss");
+    return g;
+}
+
+/* The tables name extents that no function needed. */
+static void name_table_extents(cg *g)
+{
+    for (int i = 0; i < g->m->params.n; i++)
+        for (int k = 0; k < g->m->params.v[i]->value->type.rank; k++)
+            cg_ext(g, nd_ext_of(g->c, &g->m->params.v[i]->value->type, k));
+    for (int i = 0; i < g->m->inputs.n; i++)
+        for (int k = 0; k < g->m->inputs.v[i]->type.rank; k++)
+            cg_ext(g, nd_ext_of(g->c, &g->m->inputs.v[i]->type, k));
+    for (int i = 0; i < g->m->outputs.n; i++)
+        for (int k = 0; k < g->m->outputs.v[i]->in[0]->type.rank; k++)
+            cg_ext(g, nd_ext_of(g->c, &g->m->outputs.v[i]->in[0]->type, k));
+}
+
+/* Every input has a place where some function reads it. */
+bool cg_emit_c(nd_module *m, nd_buf *out)
+{
+    cg *g = start(m);
+    nd_buf code = {.arena = g->a};
+    g->out = &code;
+    for (int s = 0; s < m->program->nstages; s++)
+        cg_emit_stage(g, s);
+    name_table_extents(g);
+    cg_emit_header(g, out);
+    nd_put(out, "#include <ndrt.h>\n#include <ndrt_math.h>\n\n"
+                "#include <string.h>\n\n");
+    cg_emit_enums(g, out);
+    cg_emit_places(g, out);
+    nd_put(out, code.s ? code.s : "");
+    cg_emit_tables(g, out);
+    return true;
+}

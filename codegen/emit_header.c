@@ -1,0 +1,93 @@
+/* emit_header.c - the comment at the top of the generated file: the plan, in
+ * the words of the source.
+ */
+#include "codegen.h"
+
+#include <string.h>
+
+static void put_mesh(cg *g, nd_buf *b)
+{
+    const nd_mesh *m = &g->m->mesh;
+    nd_putf(b, " *   mesh          ");
+    for (int i = 0; i < m->micro; i++)
+        nd_putf(b, "%s%s = %d", i ? ", " : "", m->name[i], m->size[i]);
+    nd_putf(b, "%s%d rank%s\n", m->micro ? ": " : "", nd_mesh_ranks(m),
+            nd_mesh_ranks(m) == 1 ? "" : "s");
+}
+
+static void put_rules(cg *g, nd_buf *b)
+{
+    const nd_plan *p = &g->m->plan;
+    nd_buf t = {.arena = g->a};
+    for (int i = 0; i < p->rules.n; i++) {
+        const nd_rule *r = &p->rules.v[i];
+        static const char *const scope[] = {"", "params ", "gradients ",
+                                            "optimizer ", ""};
+        nd_putf(&t, "%s%s", i ? ", " : "", scope[r->scope]);
+        if (r->scope == SCOPE_NAME)
+            nd_putf(&t, "\"%s\" ", r->pattern);
+        nd_putf(&t, "%s -> %s", r->axis->name, r->mesh.n > 1 ? "(" : "");
+        for (int j = 0; j < r->mesh.n; j++)
+            nd_putf(&t, "%s%s", j ? ", " : "", g->m->mesh.name[r->mesh.m[j]]);
+        nd_put(&t, r->mesh.n > 1 ? ")" : "");
+    }
+    if (t.n)
+        nd_putf(b, " *   shard         %s\n", t.s);
+}
+
+static void put_stages(cg *g, nd_buf *b)
+{
+    const nd_program *p = g->m->program;
+    nd_putf(b, " *   microbatches  %d\n", p->nmicro);
+    if (p->nstages < 2)
+        return;
+    nd_putf(b, " *   pipeline      %s -> %s, %s, stages",
+            g->m->plan.pipe_axis ? g->m->plan.pipe_axis->name : "?",
+            g->m->mesh.name[g->m->mesh.pipe],
+            g->m->plan.schedule == SCHED_GPIPE ? "gpipe" : "1f1b");
+    for (int s = 0; s < p->nstages; s++)
+        nd_putf(b, "%s %d", s ? "," : "", p->stage[s].hi - p->stage[s].lo);
+    nd_put(b, "\n");
+}
+
+static void put_parameters(cg *g, nd_buf *b)
+{
+    int64_t n = 0;
+    for (int i = 0; i < g->m->params.n; i++)
+        n += nd_numel(&g->m->params.v[i]->value->type);
+    nd_putf(b, " *   parameters    %lld in %d tensors\n", (long long)n,
+            g->m->params.n);
+}
+
+static void put_memory(cg *g, nd_buf *b)
+{
+    const nd_program *p = g->m->program;
+    for (int s = 0; s < p->nstages; s++) {
+        const nd_stage_mem *m = &g->c->mem.stage[s];
+        nd_putf(b, " *   %-13s %zu bytes per rank: weights %zu, gradients "
+                   "%zu,\n *                 optimizer %zu, inputs %zu, saved "
+                   "%zu, temporary %zu\n",
+                p->nstages == 1 ? "memory"
+                                : nd_fmt(g->a, "stage %d", s),
+                m->arena_bytes, m->weight_bytes, m->grad_bytes, m->state_bytes,
+                m->input_bytes, m->saved_bytes, m->temp_bytes);
+    }
+}
+
+void cg_emit_header(cg *g, nd_buf *b)
+{
+    nd_putf(b, "/* %s, compiled by ndc. One rank of the program; the runtime "
+               "(libndrt) runs the\n * ranks as threads, or one per process "
+               "under mpirun.\n *\n", g->m->name);
+    put_mesh(g, b);
+    put_rules(g, b);
+    put_stages(g, b);
+    if (g->m->plan.zero)
+        nd_putf(b, " *   zero          %d over %s\n", g->m->plan.zero,
+                cg_mesh_names(g, g->m->plan.zero_mesh, ", "));
+    put_parameters(g, b);
+    put_memory(g, b);
+    nd_put(b, " *\n * Activations are packed by the rank's own lengths r->n"
+              "[X_...]; parameters and\n * inputs are spaced by the largest "
+              "rank's. r->off[X_...] is the first global index.\n */\n");
+}

@@ -1,0 +1,607 @@
+/* emit_tables.c - the tables of the generated program: names of extents,
+ * parameters, buffers and groups; where each lies; the schedule; `program`.
+ */
+#include "codegen.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *text_of(cg *g, const char *s)
+{
+    nd_buf b = {.arena = g->a};
+    nd_put(&b, "");
+    for (; s && *s; s++) {
+        if (*s == '"' || *s == '\\')
+            nd_put(&b, "\\");
+        if ((unsigned char)*s < 32)
+            nd_putf(&b, "\\%03o", (unsigned char)*s);
+        else
+            nd_putn(&b, s, 1);
+    }
+    return s ? nd_fmt(g->a, "\"%s\"", b.s) : "NULL";
+}
+
+static const char *bool_of(bool x)
+{
+    return x ? "true" : "false";
+}
+
+static const char *real(cg *g, double v)
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        const char *s = nd_fmt(g->a, "%.*g", digits, v);
+        double back;
+        if (sscanf(s, "%lf", &back) == 1 && back == v)
+            return s;
+    }
+    return "0";
+}
+
+/* ---- names ------------------------------------------------------------------------ */
+
+static void enum_of(nd_buf *b, const char *comment, const char *const *names,
+                    int n)
+{
+    if (!n)
+        return;
+    nd_putf(b, "/* %s */\nenum {\n", comment);
+    for (int i = 0; i < n; i++)
+        nd_putf(b, "    %s,\n", names[i]);
+    nd_put(b, "};\n\n");
+}
+
+typedef ND_VEC(const char *) words;
+
+void cg_emit_enums(cg *g, nd_buf *b)
+{
+    words x = {0}, p = {0}, v = {0}, q = {0};
+    for (int i = 0; i < g->c->exts.n; i++)
+        if (g->ext_used[i])
+            ND_PUSH(g->a, &x, g->ext_name[i]);
+    enum_of(b, "Extents: an axis and the mesh axes that cut it.", x.v, x.n);
+    for (int i = 0; i < g->m->params.n; i++)
+        ND_PUSH(g->a, &p, g->param_name[i]);
+    enum_of(b, "Parameters.", p.v, p.n);
+    for (int i = 0; i < g->groups.n; i++)
+        ND_PUSH(g->a, &q, nd_fmt(g->a, "G_%s",
+                                 cg_mesh_names(g, g->groups.v[i], "_")));
+    enum_of(b, "Groups: ranks that differ along these mesh axes only.", q.v,
+            q.n);
+    for (int i = 0; i < g->c->nvalues; i++)
+        if (g->buffer_used[i])
+            ND_PUSH(g->a, &v, nd_fmt(g->a, "B_%s", g->value_name[i]));
+    if (g->m->loss)
+        ND_PUSH(g->a, &v, "B_loss");
+    enum_of(b, "Buffers.", v.v, v.n);
+}
+
+static int count_buffers(const cg *g)
+{
+    int n = g->m->loss != NULL;
+    for (int i = 0; i < g->c->nvalues; i++)
+        n += g->buffer_used[i];
+    return n;
+}
+
+static const char *bytes_or_none(cg *g, size_t x)
+{
+    return x == (size_t)-1 ? "NDRT_NONE" : nd_fmt(g->a, "%zu", x);
+}
+
+/* ---- places ------------------------------------------------------------------------- */
+
+static void stage_places(cg *g, nd_buf *b, int s)
+{
+    const nd_stage_mem *mem = &g->c->mem.stage[s];
+    nd_putf(b, "    [%d] = {\n", s);
+    for (int i = 0; i < g->c->nvalues; i++) {
+        const nd_value *v = g->c->info[i].v;
+        const nd_place *p =
+            g->buffer_used[i] ? nd_place_of(mem, v) : NULL;
+        if (!p)
+            continue;
+        const char *left = nd_fmt(g->a, "[B_%s] = {%zu, %zu},",
+                                  g->value_name[i], p->base, p->slot_stride);
+        const char *type = cg_type(g, &v->type);
+        if (strlen(left) < 48 && 8 + 48 + strlen(type) + 6 <= 90)
+            nd_putf(b, "        %-48s /* %s */\n", left, type);
+        else
+            nd_putf(b, "        %s\n", left);
+    }
+    if (mem->loss != (size_t)-1)
+        nd_putf(b, "        [B_loss] = {%zu, 0},\n", mem->loss);
+    nd_put(b, "    },\n");
+}
+
+static size_t param_place(const cg *g, int s, int param, bool grad)
+{
+    const nd_stage_mem *mem = &g->c->mem.stage[s];
+    for (int i = 0; i < mem->buckets.n; i++) {
+        const nd_bucket_place *p = &mem->buckets.v[i];
+        const nd_bucket *b = &g->c->mem.buckets.v[p->bucket];
+        size_t base = grad ? p->grads : p->weights;
+        for (int k = 0; k < b->params.n; k++)
+            if (b->params.v[k] == g->m->params.v[param])
+                return base == (size_t)-1 ? base : base + 4 * b->at.v[k];
+    }
+    return (size_t)-1;
+}
+
+static void param_places(cg *g, nd_buf *b, const char *name, bool grad)
+{
+    const nd_program *p = g->m->program;
+    if (!g->m->params.n)
+        return;
+    nd_putf(b, "static const size_t %s[%d][%d] = {\n", name, p->nstages,
+            g->m->params.n);
+    for (int s = 0; s < p->nstages; s++) {
+        nd_putf(b, "    [%d] = {\n", s);
+        for (int i = 0; i < g->m->params.n; i++)
+            nd_putf(b, "        [%s] = %s,\n", g->param_name[i],
+                    bytes_or_none(g, param_place(g, s, i, grad)));
+        nd_put(b, "    },\n");
+    }
+    nd_put(b, "};\n\n");
+}
+
+static void helper(nd_buf *b, const char *name, const char *table)
+{
+    nd_putf(b,
+            "static float *%s(const ndrt_rank *r, int p)\n{\n"
+            "    return (float *)(r->arena + %s[r->stage][p]);\n}\n\n",
+            name, table);
+}
+
+void cg_emit_places(cg *g, nd_buf *b)
+{
+    const nd_program *p = g->m->program;
+    int n = count_buffers(g);
+    nd_put(b, "/* Where things lie in the arena, by stage: bytes from its "
+              "start. A buffer that\n * outlives its microbatch has one copy "
+              "per slot. */\n");
+    if (n) {
+        nd_put(b, "typedef struct place {\n    size_t at, per_slot;\n"
+                  "} place;\n\n");
+        nd_putf(b, "static const place places[%d][%d] = {\n", p->nstages, n);
+        for (int s = 0; s < p->nstages; s++)
+            stage_places(g, b, s);
+        nd_put(b, "};\n\n");
+    }
+    param_places(g, b, "weights_at", false);
+    param_places(g, b, "gradients_at", true);
+    if (n)
+        nd_put(b, "static float *at(const ndrt_rank *r, int buffer)\n{\n"
+                  "    const place *p = &places[r->stage][buffer];\n"
+                  "    return (float *)(r->arena + p->at + "
+                  "(size_t)r->slot * p->per_slot);\n}\n\n");
+    if (g->uses_weight)
+        helper(b, "weight", "weights_at");
+    if (g->uses_gradient)
+        helper(b, "gradient", "gradients_at");
+    int most = nd_mesh_ranks(&g->m->mesh);
+    if (g->uses_scatter)
+        nd_putf(b,
+                "static void reduce_scatter(ndrt_rank *r, int group, int "
+                "extent, const float *x,\n"
+                "                           float *y, int64_t outer, int64_t "
+                "whole,\n"
+                "                           int64_t inner)\n{\n"
+                "    int64_t n[%d];\n"
+                "    ndrt_pieces(r, group, extent, n);\n"
+                "    ndrt_reduce_scatter(r, group, x, whole * inner, y, "
+                "r->n[extent] * inner,\n"
+                "                        outer, n, inner);\n}\n\n", most);
+    if (g->uses_gather)
+        nd_putf(b,
+                "static void all_gather(ndrt_rank *r, int group, int extent, "
+                "const float *x,\n"
+                "                       float *y, int64_t outer, int64_t "
+                "whole,\n"
+                "                       int64_t inner)\n{\n"
+                "    int64_t n[%d];\n"
+                "    ndrt_pieces(r, group, extent, n);\n"
+                "    ndrt_all_gather(r, group, x, r->n[extent] * inner, y, "
+                "whole * inner,\n"
+                "                    outer, n, inner);\n}\n\n", most);
+}
+
+/* ---- mesh, extents, parameters --------------------------------------------------------- */
+
+static void emit_extents(cg *g, nd_buf *b)
+{
+    const nd_program *p = g->m->program;
+    for (int i = 0; i < g->c->exts.n; i++) {
+        if (!g->ext_used[i] || !g->c->exts.v[i].piped)
+            continue;
+        nd_put(b, "static const int64_t stage_bounds[] = {");
+        for (int s = 0; s < p->nstages; s++)
+            nd_putf(b, "%d, ", p->stage[s].lo);
+        nd_putf(b, "%d};\n\n", p->stage[p->nstages - 1].hi);
+    }
+    nd_put(b, "static const ndrt_extent extents[] = {\n");
+    for (int i = 0; i < g->c->exts.n; i++) {
+        const nd_ext *e = &g->c->exts.v[i];
+        if (!g->ext_used[i])
+            continue;
+        nd_type t = {.rank = 1, .axis = {e->axis}, .cut = {e->cut}};
+        const char *name = cg_type(g, &t);
+        const char *open = strchr(name, '[');
+        nd_buf w = {.arena = g->a};
+        nd_putn(&w, open + 1, strlen(open) - 2);
+        if (e->piped)
+            nd_putf(&w, "/%s", g->m->mesh.name[g->m->mesh.pipe]);
+        nd_putf(b, "    [%s] = {%s, %lld, %d, {", g->ext_name[i],
+                text_of(g, w.s), (long long)e->axis->size,
+                e->piped ? 1 : e->cut.n);
+        if (e->piped)
+            nd_putf(b, "%d", g->m->mesh.pipe);
+        for (int j = 0; j < e->cut.n; j++)
+            if (e->cut.m[j] == g->m->mesh.micro)
+                nd_putf(b, "%sNDRT_MICRO", j ? ", " : "");
+            else
+                nd_putf(b, "%s%d", j ? ", " : "", e->cut.m[j]);
+        if (!e->cut.n && !e->piped)
+            nd_put(b, "0");
+        nd_putf(b, "}, %s},\n", e->piped ? "stage_bounds" : "NULL");
+    }
+    nd_put(b, "};\n\n");
+}
+
+static void list_shape(cg *g, nd_buf *b, const nd_type *t)
+{
+    nd_put(b, "{");
+    for (int k = 0; k < t->rank; k++)
+        nd_putf(b, "%s%s", k ? ", " : "", cg_ext(g, nd_ext_of(g->c, t, k)));
+    nd_put(b, t->rank ? "}, {" : "0}, {");
+    for (int k = 0; k < t->rank; k++)
+        nd_putf(b, "%s%lld", k ? ", " : "",
+                (long long)g->c->exts.v[nd_ext_of(g->c, t, k)].max);
+    nd_put(b, t->rank ? "}" : "0}");
+}
+
+static void emit_params(cg *g, nd_buf *b)
+{
+    static const char *const init[] = {"ZEROS", "ONES", "CONST", "NORMAL",
+                                       "UNIFORM", "XAVIER", "KAIMING"};
+    if (!g->m->params.n)
+        return;
+    nd_put(b, "static const ndrt_param params[] = {\n");
+    for (int i = 0; i < g->m->params.n; i++) {
+        const nd_param *p = g->m->params.v[i];
+        uint32_t stages = 0;
+        for (int j = 0; j < g->c->mem.buckets.n; j++)
+            for (int k = 0; k < g->c->mem.buckets.v[j].params.n; k++)
+                if (g->c->mem.buckets.v[j].params.v[k] == p)
+                    stages = g->c->mem.buckets.v[j].stages;
+        nd_putf(b, "    [%s] = {%s, %d, ", g->param_name[i],
+                text_of(g, p->name), p->value->type.rank);
+        list_shape(g, b, &p->value->type);
+        nd_putf(b, ",\n        %s, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, "
+                   "0x%x},\n",
+                bool_of(p->layer != NULL), init[p->init],
+                real(g, p->init_arg), (long long)p->fan_in,
+                (long long)p->fan_out, bool_of(p->decay), bool_of(p->frozen),
+                (unsigned)stages);
+    }
+    nd_put(b, "};\n\n");
+}
+
+static void emit_buckets(cg *g, nd_buf *b)
+{
+    const nd_memplan *mem = &g->c->mem;
+    for (int i = 0; i < mem->buckets.n; i++) {
+        nd_buf s = {.arena = g->a};
+        nd_putf(&s, "static const int bucket%d[] = {", i);
+        for (int k = 0; k < mem->buckets.v[i].params.n; k++) {
+            int p = 0;
+            while (g->m->params.v[p] != mem->buckets.v[i].params.v[k])
+                p++;
+            nd_putf(&s, "%s%s", k ? ", " : "", g->param_name[p]);
+        }
+        nd_put(&s, "};");
+        cg_fold(b, 0, s.s);
+    }
+    if (!mem->buckets.n)
+        return;
+    nd_put(b, "\n/* Count, members, floats; mesh axes (bits): gradient "
+              "pending, cut, state cut;\n * stages; weight decay, frozen. */"
+              "\nstatic const ndrt_bucket buckets[] = {\n");
+    for (int i = 0; i < mem->buckets.n; i++) {
+        const nd_bucket *k = &mem->buckets.v[i];
+        nd_putf(b, "    {%d, bucket%d, %zu, 0x%x, 0x%x, 0x%x, 0x%x, %s, %s},"
+                "\n", k->params.n, i, k->n, k->sum, k->cut, k->zero, k->stages,
+                bool_of(k->decay), bool_of(k->frozen));
+    }
+    nd_put(b, "};\n\n");
+}
+
+static const char *dtype_word(nd_dtype t)
+{
+    return t == ND_I32 ? "NDRT_I32" : t == ND_BOOL ? "NDRT_BOOL" : "NDRT_F32";
+}
+
+static void tensor(cg *g, nd_buf *b, const char *name, const nd_type *t)
+{
+    nd_buf s = {.arena = g->a};
+    nd_putf(&s, "{%s, %s, %d, {", text_of(g, name), dtype_word(t->dtype),
+            t->rank);
+    for (int k = 0; k < t->rank; k++)
+        nd_putf(&s, "%s%s", k ? ", " : "", text_of(g, t->axis[k]->name));
+    nd_put(&s, t->rank ? "}, " : "0}, ");
+    list_shape(g, &s, t);
+    nd_put(&s, "},");
+    cg_fold(b, 4, s.s);
+}
+
+static void emit_tensors(cg *g, nd_buf *b)
+{
+    if (g->m->inputs.n)
+        nd_put(b, "static const ndrt_tensor inputs[] = {\n");
+    for (int i = 0; i < g->m->inputs.n; i++)
+        tensor(g, b, g->m->inputs.v[i]->def->name, &g->m->inputs.v[i]->type);
+    if (g->m->inputs.n)
+        nd_put(b, "};\n\n");
+    if (g->m->outputs.n)
+        nd_put(b, "static const ndrt_tensor outputs[] = {\n");
+    for (int i = 0; i < g->m->outputs.n; i++)
+        tensor(g, b, g->m->outputs.v[i]->name,
+               &g->m->outputs.v[i]->in[0]->type);
+    if (g->m->outputs.n)
+        nd_put(b, "};\n\n");
+}
+
+/* ---- stages --------------------------------------------------------------------------------- */
+
+static size_t place_of(cg *g, int s, const nd_value *v)
+{
+    nd_ref r;
+    if (!nd_ref_of(g->c, v, &r) || r.root != AT_BUFFER)
+        return (size_t)-1;
+    const nd_place *p = nd_place_of(&g->c->mem.stage[s], r.value);
+    return p ? p->base : (size_t)-1;
+}
+
+static bool listed(const nd_stage *st, const nd_op *op)
+{
+    for (int i = 0; i < st->fwd.n; i++)
+        if (st->fwd.v[i] == op)
+            return true;
+    return false;
+}
+
+static void stage_arrays(cg *g, nd_buf *b, int s)
+{
+    static const char *const kind[] = {"F", "B", "SEND_F", "RECV_F",
+                                       "SEND_B", "RECV_B"};
+    const nd_stage *st = &g->m->program->stage[s];
+    const nd_stage_mem *mem = &g->c->mem.stage[s];
+    const char *pre = cg_stage_prefix(g, s);
+    nd_buf t = {.arena = g->a};
+    nd_putf(&t, "static const ndrt_action %sactions[] = {", pre);
+    for (int i = 0; i < st->actions.n; i++)
+        nd_putf(&t, "%s{NDRT_%s, %d}", i ? ", " : "",
+                kind[st->actions.v[i].kind], st->actions.v[i].mb);
+    nd_put(&t, "};");
+    cg_fold(b, 0, t.s);
+    if (mem->buckets.n)
+        nd_putf(b, "static const ndrt_place %sbuckets_at[] = {\n", pre);
+    for (int i = 0; i < mem->buckets.n; i++) {
+        const nd_bucket_place *p = &mem->buckets.v[i];
+        nd_putf(b, "    {%d, %zu, %s, %s, %s},\n", p->bucket, p->weights,
+                bytes_or_none(g, p->grads), bytes_or_none(g, p->state1),
+                bytes_or_none(g, p->state2));
+    }
+    if (mem->buckets.n)
+        nd_put(b, "};\n");
+    t = (nd_buf){.arena = g->a};
+    nd_putf(&t, "static const size_t %sinputs_at[] = {", pre);
+    for (int i = 0; i < g->m->inputs.n; i++)
+        nd_putf(&t, "%s%s", i ? ", " : "",
+                bytes_or_none(g, place_of(g, s, g->m->inputs.v[i])));
+    nd_put(&t, "};");
+    if (g->m->inputs.n)
+        cg_fold(b, 0, t.s);
+    t = (nd_buf){.arena = g->a};
+    nd_putf(&t, "static const size_t %soutputs_at[] = {", pre);
+    for (int i = 0; i < g->m->outputs.n; i++) {
+        const nd_op *op = g->m->outputs.v[i];
+        size_t x = listed(st, op) ? place_of(g, s, op->in[0]) : (size_t)-1;
+        nd_putf(&t, "%s%s", i ? ", " : "", bytes_or_none(g, x));
+    }
+    nd_put(&t, "};");
+    if (g->m->outputs.n)
+        cg_fold(b, 0, t.s);
+    nd_put(b, "\n");
+}
+
+static const char *or_null(cg *g, const char *prefix, const char *name, bool on)
+{
+    return on ? nd_fmt(g->a, "%s%s", prefix, name) : "NULL";
+}
+
+static void stage_row(cg *g, nd_buf *b, int s)
+{
+    const nd_program *p = g->m->program;
+    const nd_stage *st = &p->stage[s];
+    const nd_stage_mem *mem = &g->c->mem.stage[s];
+    const char *pre = cg_stage_prefix(g, s);
+    nd_putf(b, "    [%d] = {\n        .arena_bytes = %zu,\n", s,
+            mem->arena_bytes);
+    if (mem->buckets.n)
+        nd_putf(b, "        .nplaces = %d,\n        .places = %sbuckets_at,\n",
+                mem->buckets.n, pre);
+    if (g->m->params.n)
+        nd_putf(b, "        .weights = weights_at[%d],\n"
+                   "        .grads = gradients_at[%d],\n", s, s);
+    if (g->m->inputs.n)
+        nd_putf(b, "        .inputs = %sinputs_at,\n", pre);
+    if (g->m->outputs.n)
+        nd_putf(b, "        .outputs = %soutputs_at,\n", pre);
+    nd_putf(b, "        .loss = %s,\n", bytes_or_none(g, mem->loss));
+    if (g->c->stage[s].pre.v.n)
+        nd_putf(b, "        .pre = %sprepare,\n", pre);
+    nd_put(b, "        .run = {\n");
+    nd_putf(b, "            [NDRT_F] = %sforward,\n", pre);
+    nd_putf(b, "            [NDRT_B] = %sbackward,\n", pre);
+    struct {
+        const char *action, *fn;
+        bool on;
+    } msg[] = {
+        {"SEND_F", "send_forward", st->send_fwd.n > 0},
+        {"RECV_F", "receive_forward", s > 0 && p->stage[s - 1].send_fwd.n},
+        {"SEND_B", "send_backward", st->send_bwd.n > 0},
+        {"RECV_B", "receive_backward",
+         s + 1 < p->nstages && p->stage[s + 1].send_bwd.n},
+    };
+    for (int i = 0; i < 4; i++)
+        if (msg[i].on)
+            nd_putf(b, "            [NDRT_%s] = %s,\n", msg[i].action,
+                    or_null(g, pre, msg[i].fn, true));
+    nd_putf(b, "        },\n        .nactions = %d,\n"
+               "        .actions = %sactions,\n        .slots = %d,\n    },\n",
+            st->actions.n, pre, st->slots ? st->slots : 1);
+}
+
+/* ---- program ----------------------------------------------------------------------------------- */
+
+static int sample_extent(cg *g)
+{
+    for (int i = 0; i < g->m->inputs.n; i++) {
+        const nd_type *t = &g->m->inputs.v[i]->type;
+        int k = g->m->sample ? nd_axis_at(t, g->m->sample) : -1;
+        if (k >= 0)
+            return nd_ext_of(g->c, t, k);
+    }
+    return -1;
+}
+
+static void emit_train(cg *g, nd_buf *b)
+{
+    static const char *const data[] = {"NONE", "TEXT", "ARRAYS", "SYNTHETIC"};
+    static const char *const opt[] = {"SGD", "ADAM", "ADAMW"};
+    static const char *const lr[] = {"CONST", "COSINE", "LINEAR", "WSD"};
+    const nd_train *t = &g->m->train;
+    nd_put(b, "    .train = {\n");
+    nd_putf(b, "        .data = NDRT_DATA_%s,\n", data[t->data]);
+    if (t->data_path)
+        nd_putf(b, "        .data_path = %s,\n", text_of(g, t->data_path));
+    nd_putf(b, "        .opt = NDRT_%s,\n        .lr_kind = NDRT_LR_%s,\n",
+            opt[t->opt], lr[t->lr_kind]);
+    struct {
+        const char *name;
+        double v;
+    } num[] = {{"lr", t->lr}, {"lr_min", t->lr_min}, {"beta1", t->beta1},
+               {"beta2", t->beta2}, {"eps", t->eps},
+               {"weight_decay", t->weight_decay}, {"momentum", t->momentum},
+               {"clip", t->clip}};
+    for (size_t i = 0; i < sizeof num / sizeof *num; i++)
+        if (num[i].v != 0)
+            nd_putf(b, "        .%s = %s,\n", num[i].name, real(g, num[i].v));
+    if (t->nesterov)
+        nd_put(b, "        .nesterov = true,\n");
+    nd_putf(b, "        .warmup = %lld,\n        .steps = %lld,\n"
+               "        .seed = %llu,\n",
+            (long long)t->warmup, (long long)t->steps,
+            (unsigned long long)t->seed);
+    if (t->eval_every)
+        nd_putf(b, "        .eval_every = %lld,\n        .eval_batches = "
+                   "%lld,\n", (long long)t->eval_every,
+                (long long)t->eval_batches);
+    if (t->load_path)
+        nd_putf(b, "        .load_path = %s,\n", text_of(g, t->load_path));
+    if (t->load_prefix)
+        nd_putf(b, "        .load_prefix = %s,\n", text_of(g, t->load_prefix));
+    nd_put(b, "    },\n");
+}
+
+static const char *source_name(cg *g)
+{
+    if (!g->m->ctx->files.n)
+        return g->m->name;
+    const char *s = g->m->ctx->files.v[0].name, *slash = strrchr(s, '/');
+    for (int i = 0; i < g->m->ctx->files.n && g->m->loss; i++)
+        if (g->m->train.loc.file == i + 1) {
+            s = g->m->ctx->files.v[i].name;
+            slash = strrchr(s, '/');
+        }
+    return slash ? slash + 1 : s;
+}
+
+static void count(nd_buf *b, const char *n, const char *table, int have)
+{
+    if (have)
+        nd_putf(b, "    .%s = %d,\n    .%s = %s,\n", n, have, table, table);
+}
+
+static void emit_program(cg *g, nd_buf *b)
+{
+    const nd_mesh *m = &g->m->mesh;
+    int real_axes = m->micro, used = 0;
+    for (int i = 0; i < g->c->exts.n; i++)
+        used += g->ext_used[i];
+    nd_putf(b, "static const ndrt_program program = {\n    .name = %s,\n"
+               "    .source = %s,\n",
+            text_of(g, g->m->name), text_of(g, source_name(g)));
+    if (real_axes)
+        nd_putf(b, "    .nmesh = %d,\n    .mesh_name = mesh_name,\n"
+                   "    .mesh_size = mesh_size,\n", real_axes);
+    uint32_t zero = 0;
+    for (int i = 0; i < g->c->mem.buckets.n; i++)
+        zero |= g->c->mem.buckets.v[i].zero;
+    int z = -1;
+    for (int i = 0; i < real_axes; i++)
+        z = zero >> i & 1 ? i : z;
+    int sample = sample_extent(g);
+    nd_putf(b, "    .pipe = %d,\n    .zero = %d,\n    .nmicro = %d,\n", m->pipe,
+            z, g->m->program->nmicro);
+    nd_putf(b, "    .sample_extent = %s,\n    .sample_axis = %s,\n",
+            sample < 0 ? "-1" : cg_ext(g, sample),
+            g->m->sample ? text_of(g, g->m->sample->name) : "NULL");
+    nd_putf(b, "    .nextents = %d,\n    .extents = extents,\n", used);
+    count(b, "nparams", "params", g->m->params.n);
+    count(b, "nbuckets", "buckets", g->c->mem.buckets.n);
+    count(b, "ninputs", "inputs", g->m->inputs.n);
+    count(b, "noutputs", "outputs", g->m->outputs.n);
+    count(b, "nstages", "stages", g->m->program->nstages);
+    count(b, "ngroups", "groups", g->groups.n);
+    uint32_t micro = 1u << m->micro;
+    if (g->m->loss)
+        nd_putf(b, "    .loss_sum = 0x%x,\n",
+                (unsigned)(g->m->loss->type.sum & ~micro));
+    emit_train(g, b);
+    nd_put(b, "};\n\n");
+}
+
+void cg_emit_tables(cg *g, nd_buf *b)
+{
+    const nd_mesh *m = &g->m->mesh;
+    if (m->micro) {
+        nd_put(b, "static const char *const mesh_name[] = {");
+        for (int i = 0; i < m->micro; i++)
+            nd_putf(b, "%s%s", i ? ", " : "", text_of(g, m->name[i]));
+        nd_put(b, "};\nstatic const int mesh_size[] = {");
+        for (int i = 0; i < m->micro; i++)
+            nd_putf(b, "%s%d", i ? ", " : "", m->size[i]);
+        nd_put(b, "};\n\n");
+    }
+    if (g->groups.n) {
+        nd_put(b, "static const uint32_t groups[] = {\n");
+        for (int i = 0; i < g->groups.n; i++)
+            nd_putf(b, "    [%s] = 0x%x,\n",
+                    cg_group_name(g, g->groups.v[i]), g->groups.v[i]);
+        nd_put(b, "};\n\n");
+    }
+    emit_extents(g, b);
+    emit_params(g, b);
+    emit_buckets(g, b);
+    emit_tensors(g, b);
+    for (int s = 0; s < g->m->program->nstages; s++)
+        stage_arrays(g, b, s);
+    nd_put(b, "static const ndrt_stage stages[] = {\n");
+    for (int s = 0; s < g->m->program->nstages; s++)
+        stage_row(g, b, s);
+    nd_put(b, "};\n\n");
+    emit_program(g, b);
+    nd_put(b, "int main(int argc, char **argv)\n{\n"
+              "    return ndrt_main(&program, argc, argv);\n}\n");
+}

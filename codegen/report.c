@@ -1,0 +1,243 @@
+/* report.c - cg_report_plan: what a person wants to know before a run. Every
+ * number comes from the structures that the C text is printed from.
+ */
+#include "codegen.h"
+
+#include <string.h>
+
+typedef struct traffic {             /* one kind of message */
+    const char *what;
+    nd_opcode kind;                  /* OP_COUNT: a send */
+    uint32_t mesh;
+    const char *when;
+    double count, bytes;
+} traffic;
+
+typedef struct report {
+    nd_module *m;
+    nd_code *c;
+    nd_arena *a;
+    nd_buf *b;
+    ND_VEC(traffic) rows;
+} report;
+
+static const char *size_text(nd_arena *a, double n)
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int u = 0;
+    while (n >= 1024 && u < 4) {
+        n /= 1024;
+        u++;
+    }
+    return nd_fmt(a, u ? "%.1f %s" : "%.0f %s", n, unit[u]);
+}
+
+static const char *commas(nd_arena *a, int64_t n)
+{
+    char *s = nd_fmt(a, "%lld", (long long)n);
+    nd_buf b = {.arena = a};
+    size_t len = strlen(s);
+    for (size_t i = 0; i < len; i++)
+        nd_putf(&b, "%s%c", i && (len - i) % 3 == 0 ? "," : "", s[i]);
+    return b.s;
+}
+
+static const char *mesh_text(report *r, uint32_t mesh)
+{
+    nd_buf b = {.arena = r->a};
+    nd_put(&b, "");
+    for (int i = 0; i < r->m->mesh.n; i++)
+        if (mesh >> i & 1)
+            nd_putf(&b, "%s%s", b.n ? "," : "", r->m->mesh.name[i]);
+    return b.s;
+}
+
+static int mesh_size(const report *r, uint32_t mesh)
+{
+    int n = 1;
+    for (int i = 0; i < r->m->mesh.n; i++)
+        if (mesh >> i & 1)
+            n *= r->m->mesh.size[i];
+    return n;
+}
+
+/* ---- traffic ----------------------------------------------------------------------- */
+
+static void add(report *r, const char *what, nd_opcode kind, uint32_t mesh,
+                const char *when, double count, double bytes)
+{
+    for (int i = 0; i < r->rows.n; i++) {
+        traffic *t = &r->rows.v[i];
+        if (t->kind == kind && t->mesh == mesh && strcmp(t->what, what) == 0 &&
+            strcmp(t->when, when) == 0) {
+            t->count += count;
+            t->bytes += count * bytes;
+            return;
+        }
+    }
+    traffic t = {what, kind, mesh, when, count, count * bytes};
+    ND_PUSH(r->a, &r->rows, t);
+}
+
+static void walk_list(report *r, const nd_kernels *list, int stage,
+                      double times, const char *when)
+{
+    const nd_stage *st = &r->m->program->stage[stage];
+    for (int i = 0; i < list->v.n; i++) {
+        const nd_kernel *k = list->v.v[i];
+        nd_op *op = k->nodes.v[0].op;
+        if (k->kind == K_REPEAT) {
+            bool piped = !list->block && op->axes[0] == r->m->plan.pipe_axis &&
+                         r->m->program->nstages > 1;
+            double n = piped ? st->hi - st->lo : (double)op->axes[0]->size;
+            walk_list(r, k->body, stage, times * n, when);
+        } else if (k->kind == K_COMM) {
+            add(r, nd_ops[op->kind].name, op->kind, op->mesh, when, times,
+                nd_op_comm_bytes(op, &r->m->mesh));
+        }
+    }
+}
+
+static double cross_bytes(report *r, const nd_cross *x, int n)
+{
+    double bytes = 0;
+    for (int i = 0; i < n; i++) {
+        nd_ref ref;
+        nd_ref_of(r->c, x[i].from, &ref);
+        nd_len len = nd_numel_local(r->c, &ref);
+        bytes += (double)nd_len_max(r->c, &len) *
+                 (double)nd_dtype_size(ref.dtype);
+    }
+    return bytes;
+}
+
+/* What the runtime does between the last microbatch and the next step. */
+static void walk_buckets(report *r, int stage)
+{
+    for (int i = 0; i < r->c->mem.buckets.n; i++) {
+        const nd_bucket *b = &r->c->mem.buckets.v[i];
+        if (!(b->stages >> stage & 1) || b->frozen)
+            continue;
+        double bytes = (double)b->n * 4;
+        uint32_t rest = b->sum & ~b->zero;
+        int n = mesh_size(r, rest), z = mesh_size(r, b->zero);
+        if (n > 1)
+            add(r, "all_reduce", OP_ALL_REDUCE, rest, "gradients", 1,
+                2 * bytes / z * (n - 1) / n);
+        if (z > 1) {
+            add(r, "reduce_scatter", OP_REDUCE_SCATTER, b->zero, "gradients",
+                1, bytes * (z - 1) / z);
+            add(r, "all_gather", OP_ALL_GATHER, b->zero, "parameters", 1,
+                bytes * (z - 1) / z);
+        }
+    }
+}
+
+static void report_traffic(report *r, int stage)
+{
+    const nd_stage *st = &r->m->program->stage[stage];
+    const nd_stage_code *code = &r->c->stage[stage];
+    double micro = r->m->program->nmicro;
+    uint32_t pipe = r->m->mesh.pipe >= 0 ? 1u << r->m->mesh.pipe : 0;
+    r->rows.n = 0;
+    walk_list(r, &code->pre, stage, 1, "before");
+    walk_list(r, &code->fwd, stage, micro, "forward");
+    walk_list(r, &code->bwd, stage, micro, "backward");
+    if (st->send_fwd.n)
+        add(r, "send", OP_COUNT, pipe, "forward", micro,
+            cross_bytes(r, st->send_fwd.v, st->send_fwd.n));
+    if (st->send_bwd.n)
+        add(r, "send", OP_COUNT, pipe, "backward", micro,
+            cross_bytes(r, st->send_bwd.v, st->send_bwd.n));
+    walk_buckets(r, stage);
+    for (int i = 0; i < r->rows.n; i++) {
+        const traffic *t = &r->rows.v[i];
+        nd_putf(r->b, "    %-10s  %-14s over %-10s %6.0f x  %10s\n", t->when,
+                t->what, mesh_text(r, t->mesh), t->count,
+                size_text(r->a, t->bytes));
+    }
+    if (!r->rows.n)
+        nd_put(r->b, "    none\n");
+}
+
+/* ---- sections ------------------------------------------------------------------------ */
+
+static void report_plan(report *r)
+{
+    const nd_mesh *m = &r->m->mesh;
+    const nd_program *p = r->m->program;
+    nd_putf(r->b, "plan of %s\n\n", r->m->name);
+    nd_putf(r->b, "  ranks         %d", nd_mesh_ranks(m));
+    for (int i = 0; i < m->micro; i++)
+        nd_putf(r->b, "%s%s = %d", i ? ", " : "   mesh ", m->name[i],
+                m->size[i]);
+    nd_putf(r->b, "\n  microbatches  %d\n", p->nmicro);
+    if (p->nstages > 1)
+        nd_putf(r->b, "  pipeline      %d stages over %s, %s, bubble %.1f%%\n",
+                p->nstages, m->name[m->pipe],
+                r->m->plan.schedule == SCHED_GPIPE ? "gpipe" : "1f1b",
+                100 * nd_schedule_bubble(r->m));
+    int64_t n = 0;
+    for (int i = 0; i < r->m->params.n; i++)
+        n += nd_numel(&r->m->params.v[i]->value->type);
+    nd_putf(r->b, "  parameters    %s\n", commas(r->a, n));
+    if (r->m->plan.zero)
+        nd_putf(r->b, "  zero          %d over %s\n", r->m->plan.zero,
+                mesh_text(r, r->m->plan.zero_mesh));
+}
+
+static void report_stage(report *r, int s)
+{
+    const nd_program *p = r->m->program;
+    const nd_stage *st = &p->stage[s];
+    const nd_stage_mem *m = &r->c->mem.stage[s];
+    int ranks = nd_mesh_ranks(&r->m->mesh) / p->nstages;
+    nd_putf(r->b, "\n%s %d of %d: %d rank%s", "stage", s + 1, p->nstages, ranks,
+            ranks == 1 ? "" : "s");
+    if (r->m->plan.pipe_axis)
+        nd_putf(r->b, ", %s %d..%d", r->m->plan.pipe_axis->name, st->lo,
+                st->hi);
+    nd_putf(r->b, ", %d parameter tensors\n", st->params.n);
+    struct {
+        const char *name;
+        size_t bytes;
+    } part[] = {{"weights", m->weight_bytes}, {"gradients", m->grad_bytes},
+                {"optimizer", m->state_bytes}, {"inputs", m->input_bytes},
+                {"saved", m->saved_bytes}, {"temporary", m->temp_bytes},
+                {"peak", m->arena_bytes}};
+    nd_put(r->b, "  memory of one rank\n");
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        nd_putf(r->b, "    %-10s %12s\n", part[i].name,
+                size_text(r->a, (double)part[i].bytes));
+    nd_put(r->b, "  messages that one rank sends per step\n");
+    report_traffic(r, s);
+}
+
+static void report_decay(report *r, const char *title, bool decay)
+{
+    nd_buf b = {.arena = r->a};
+    for (int i = 0; i < r->m->params.n; i++) {
+        const nd_param *p = r->m->params.v[i];
+        if (p->decay == decay)
+            nd_putf(&b, "%s%s%s", b.n ? ", " : "", p->name,
+                    p->frozen ? " (frozen)" : "");
+    }
+    if (!b.n)
+        return;
+    nd_putf(r->b, "\n%s\n", title);
+    cg_fold(r->b, 2, b.s);
+}
+
+void cg_report_plan(nd_module *m, nd_buf *out)
+{
+    report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
+    report_plan(&r);
+    for (int s = 0; s < m->program->nstages; s++)
+        report_stage(&r, s);
+    report_decay(&r, "with weight decay", true);
+    report_decay(&r, "without weight decay", false);
+    int n = nd_mesh_ranks(&m->mesh);
+    nd_put(out, "\nrun\n  ./train\n");
+    if (n > 1)
+        nd_putf(out, "  mpirun --oversubscribe -n %d ./train\n", n);
+}

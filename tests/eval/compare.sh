@@ -1,0 +1,57 @@
+#!/bin/sh
+# The evaluator on the final per-rank program equals the evaluator on the source
+# graph, in f64 to 1e-9: every pass test, and gpt and mlp at toy sizes on many
+# meshes. This is what each pass promises.
+set -u
+tool=$NDC_BUILD/tests/nd_eval
+plan=$(mktemp)
+trap 'rm -f "$plan"' EXIT
+failed=0 count=0
+
+check() {
+    count=$((count + 1))
+    if ! out=$("$tool" --compare "$@" 2>&1); then
+        failed=$((failed + 1))
+        printf 'FAILED: nd_eval --compare %s\n%s\n' "$*" "$out"
+    fi
+}
+
+for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/passes/*/*.ndir; do
+    grep -q 'ERROR' "$f" || check "$f"
+done
+
+toy="--set batch=6 --set seq=5 --set vocab=13 --set d=12 --set heads=3 --set layers=4"
+while IFS='|' read -r mesh rules more; do
+    printf 'plan {\n  mesh %s\n  %s\n  %s\n}\n' "$mesh" "$rules" "$more" > "$plan"
+    check --plan="$plan" $toy "$NDC_SOURCE/examples/gpt.nd"
+done <<'LIST'
+dp = 1||
+dp = 2|shard batch -> dp|
+dp = 3|shard batch -> dp|microbatches 2
+dp = 4|shard batch -> dp|zero 1 over dp
+tp = 2|shard heads -> tp, ffn -> tp, vocab -> tp|
+tp = 2|shard heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|microbatches 3
+tp = 5|shard heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|recompute attention
+tp = 2|shard seq -> tp|
+tp = 2|shard d -> tp|
+tp = 2|shard kv -> tp|
+pp = 2||pipeline layers -> pp, schedule = gpipe, microbatches = 3
+pp = 4||pipeline layers -> pp, schedule = 1f1b, microbatches = 2
+pp = 3||pipeline layers -> pp, schedule = 1f1b, microbatches = 6, stages = [1, 1, 2]
+dp = 2, tp = 2|shard batch -> dp, heads -> tp, vocab -> tp|recompute block
+a = 2, b = 2|shard batch -> (a, b)|microbatches 2
+a = 2, b = 2|shard heads -> a, ffn -> (a, b), vocab -> b, seq -> b|
+pp = 2, dp = 2, tp = 2|shard batch -> dp, heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|pipeline layers -> pp, schedule = 1f1b, microbatches = 3
+pp = 2, dp = 3, tp = 2|shard batch -> dp, heads -> tp, ffn -> tp, vocab -> tp|pipeline layers -> pp, schedule = gpipe, microbatches = 2
+LIST
+
+for f in g g3 gdrop u; do
+    for mesh in 'tp = 2|vocab -> tp, seq -> tp' 'dp = 3|batch -> dp' \
+        'dp = 2, tp = 3|batch -> dp, vocab -> tp'; do
+        printf 'plan {\n  mesh %s\n  shard %s\n  microbatches 2\n}\n' \
+            "${mesh%|*}" "${mesh#*|}" > "$plan"
+        check --plan="$plan" --set seq=5 "$NDC_SOURCE/tests/cases/$f.nd"
+    done
+done
+echo "$((count - failed)) passed, $failed failed"
+[ $failed = 0 ]
