@@ -83,7 +83,7 @@ cg_expr cg_value(cg_env *e, const nd_value *v)
     if (k == V_INLINE)
         return cg_op_value(e, v->def);
     if (k == V_VIEW && v->def &&
-        (v->def->kind == OP_BROADCAST || v->def->kind == OP_STOP_GRAD))
+        (v->def->kind == OP_BROADCAST || nd_is_same(c, v->def)))
         return cg_value(e, v->def->in[0]);
     const nd_node *n = nd_node_of(e->k, v);
     if (n) {

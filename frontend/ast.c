@@ -173,7 +173,7 @@ const char *ast_op_text(ast_kind k)
     return k <= E_OR ? text[k] : NULL;
 }
 
-/* ---- printing ------------------------------------------------------------- */
+/* ---- printing ------------------------------------------------------------ */
 
 static void print_expr(nd_buf *b, const ast_expr *e);
 

@@ -24,7 +24,7 @@ int nd_read_file(nd_ctx *c, const char *path)
     return bad ? 0 : nd_add_file(c, path, b.s, b.n);
 }
 
-/* ---- files ------------------------------------------------------------------------ */
+/* ---- files --------------------------------------------------------------- */
 
 static void no_duplicates(ck *c, const ast_file *f)
 {
@@ -170,7 +170,7 @@ static const ast_decl *choose_model(ck *c, const ast_file *f)
     return n == 1 ? one : NULL;
 }
 
-/* ---- the model that is compiled ----------------------------------------------------- */
+/* ---- the model that is compiled ------------------------------------------ */
 
 static bool declare_input(ck *c, const ast_par *p)
 {

@@ -1,8 +1,10 @@
-/* check_axes.c - the built-in functions, most of them over named axes.
+/* check_axes.c - reductions over named axes, and products under a sum.
  *
  *   sum[d](x * w)  ->  %y = contract [d] %x, %w
- *   wte[vocab: t]  ->  %x = gather [vocab] %wte, %t
  *   mean[batch](l) ->  %s = reduce sum [batch] %l; %m = mul %s, 1/size
+ *
+ * A sum of a product becomes one matrix product where both factors have the
+ * summed axes and an axis of their own; otherwise it stays elementwise.
  */
 #include "frontend.h"
 
@@ -54,16 +56,7 @@ void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x)
     note_gone(c, a, x);
 }
 
-static ck_val one_arg(ck *c, ast_expr *e, const char *name)
-{
-    if (e->args->n != 1 || e->args->v[0].name.s) {
-        ck_error(c, e->loc, "`%s` takes one argument", name);
-        return ck_bad();
-    }
-    return ck_expr(c, e->args->v[0].e);
-}
-
-/* ---- sums of products ------------------------------------------------------- */
+/* ---- sums of products ---------------------------------------------------- */
 
 /* Does x have an axis of its own, neither summed nor shared? */
 static bool own_axis(const nd_type *x, const nd_type *y, const ck_axes *ax)
@@ -156,7 +149,7 @@ static ck_val product(ck *c, ast_expr *e, ck_val x, ck_val y,
     return r;
 }
 
-static bool has_axes(ck *c, ck_val x, const ck_axes *ax)
+bool ck_has_axes(ck *c, ck_val x, const ck_axes *ax)
 {
     for (int k = 0; k < ax->n; k++)
         if (x.kind != VAL_TENSOR || nd_axis_at(&x.v->type, ax->a[k]) < 0) {
@@ -196,7 +189,7 @@ static ck_val sum_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax)
                                      : ck_int((int64_t)sizes(ax));
         return ck_ew(c, EW_MUL, e->loc, x, n);
     }
-    if (!has_axes(c, x, ax))
+    if (!ck_has_axes(c, x, ax))
         return ck_bad();
     ck_at(c, e->loc);
     nd_value *v = x.v;
@@ -231,7 +224,7 @@ static ck_val masked_mean(ck *c, ast_expr *e, ast_expr *arg, ast_expr *where,
         return ck_bad();
     ck_val p = ck_tensor(picked);
     p.gone = x.gone;
-    if (!has_axes(c, p, ax))
+    if (!ck_has_axes(c, p, ax))
         return ck_bad();
     for (int k = 0; k < ax->n; k++) {
         if (nd_axis_at(&mv->type, ax->a[k]) >= 0)
@@ -268,7 +261,7 @@ static ck_val extreme(ck *c, ast_expr *e, ast_expr *arg, nd_red red,
         return ck_bad();
     if (x.kind == VAL_CONST)
         return x;
-    if (!has_axes(c, x, ax))
+    if (!ck_has_axes(c, x, ax))
         return ck_bad();
     ck_at(c, e->loc);
     nd_value *v = x.v;
@@ -280,7 +273,7 @@ static ck_val extreme(ck *c, ast_expr *e, ast_expr *arg, nd_red red,
     return r;
 }
 
-static ck_val reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
+ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
 {
     ck_axes ax;
     ast_expr *arg = NULL, *where = NULL;
@@ -328,380 +321,4 @@ static ck_val reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
     for (int k = 0; k < ax.n && r.kind == VAL_TENSOR; k++)
         r.gone = ck_lose(c, r.gone, ax.a[k], at, how);
     return r;
-}
-
-/* ---- indexing ------------------------------------------------------------------ */
-
-static bool wide_enough(ck *c, nd_loc at, ck_val x, ck_val i)
-{
-    int extra = 0;
-    if (i.kind != VAL_TENSOR)
-        return true;
-    for (int k = 0; k < i.v->type.rank; k++)
-        extra += nd_axis_at(&x.v->type, i.v->type.axis[k]) < 0;
-    if (x.v->type.rank + extra <= ND_MAX_RANK)
-        return true;
-    ck_error(c, at, "more than %d axes", ND_MAX_RANK);
-    return false;
-}
-
-static nd_axis *spare(ck *c, nd_axis *a)
-{
-    nd_axis *s = nd_axis_new(c->m, a->name, a->size, a->loc);
-    s->like = a;
-    return s;
-}
-
-static ck_val gather(ck *c, ast_expr *e, ck_val x, const ast_item *it)
-{
-    ck_axes ax;
-    ast_items one = {(ast_item[]){{it->name, NULL, NULL}}, 1, 1};
-    if (!ck_bracket(c, &one, &ax))
-        return ck_bad();
-    if (ax.n != 1) {
-        ck_error(c, it->name.loc, "an index needs one axis, `%s` has %d",
-                 it->name.s, ax.n);
-        return ck_bad();
-    }
-    nd_axis *a = ax.a[0];
-    ck_val i = ck_expr(c, it->lo);
-    if (!ck_is_value(c, it->lo->loc, i) || !has_axes(c, x, &ax) ||
-        !wide_enough(c, e->loc, x, i))
-        return ck_bad();
-    if (ck_class(ck_dtype(i)) != 1) {
-        ck_error(c, it->lo->loc, "an index is an integer, this is %s",
-                 nd_dtype_name(ck_dtype(i)));
-        return ck_bad();
-    }
-    if (i.kind == VAL_CONST && (i.i < 0 || i.i >= a->size)) {
-        ck_error(c, it->lo->loc, "%lld is outside the axis `%s` of size %lld",
-                 (long long)i.i, a->name, (long long)a->size);
-        return ck_bad();
-    }
-    nd_value *iv = ck_strong(c, i, ND_I32);
-    ck_at(c, e->loc);
-    /* x[a: index[a] - 1]: the index's own `a` is another axis meanwhile. */
-    nd_axis *own = nd_axis_at(&iv->type, a) >= 0 ? spare(c, a) : NULL;
-    if (own)
-        iv = nd_rename(&c->b, iv, a, own);
-    ck_val r = ck_tensor(nd_gather(&c->b, x.v, a, iv));
-    if (own && r.v)
-        r = ck_tensor(nd_rename(&c->b, r.v, own, a));
-    r.idx = x.idx && i.idx;
-    r.gone = own ? x.gone
-                 : ck_lose(c, x.gone, a, c->f->file->lib ? c->f->user_loc
-                                                         : e->loc,
-                           "indexed away");
-    return r;
-}
-
-static ck_val index_of(ck *c, ast_expr *e)
-{
-    ck_axes ax;
-    if (e->brk->right || !ck_bracket(c, e->brk->left, &ax))
-        return ck_bad();
-    if (ax.n != 1) {
-        ck_error(c, e->loc, "`index` takes one axis");
-        return ck_bad();
-    }
-    if (c->const_only) {
-        ck_error(c, e->loc, "this is not a compile-time constant");
-        return ck_bad();
-    }
-    ck_at(c, e->loc);
-    ck_val r = ck_tensor(nd_index(&c->b, ax.a[0]));
-    r.idx = true;
-    return r;
-}
-
-ck_val ck_index(ck *c, ast_expr *e)
-{
-    const ast_expr *base = e->a;
-    if (base->kind == E_NAME && !ck_find_var(c, base->str) &&
-        !ck_find_bind(c, base->str)) {
-        ck_file *file;
-        if (!strcmp(base->str, "index"))
-            return index_of(c, e);
-        if (!strcmp(base->str, "random_normal")) {
-            ck_later(c, e->loc, "`random_normal`");
-            return ck_bad();
-        }
-        if (ck_is_builtin(base->str) || ck_find_fn(c, base->str, &file)) {
-            ck_error(c, e->loc, "`%s` is a function: `%s[...](...)`",
-                     base->str, base->str);
-            return ck_bad();
-        }
-    }
-    ck_val x = ck_expr(c, e->a);
-    if (!ck_is_value(c, e->a->loc, x))
-        return ck_bad();
-    if (x.kind == VAL_CONST) {
-        ck_error(c, e->loc, "a constant has no axes to index");
-        return ck_bad();
-    }
-    if (e->brk->right) {
-        ck_later(c, e->brk->loc, "a slice onto a new axis");
-        return ck_bad();
-    }
-    for (int i = 0; i < e->brk->left->n; i++) {
-        const ast_item *it = &e->brk->left->v[i];
-        if (!it->lo || it->hi) {
-            ck_error(c, it->name.loc, it->hi
-                         ? "a slice names its new axis: x[%s -> b: p..q]"
-                         : "an index is written x[%s: i]", it->name.s);
-            return ck_bad();
-        }
-        x = gather(c, e, x, it);
-        if (x.kind == VAL_BAD)
-            return x;
-    }
-    return x;
-}
-
-/* ---- other built-in functions ------------------------------------------------------ */
-
-static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
-{
-    ck_axes from, to;
-    if (!brk || !brk->right) {
-        ck_error(c, e->oploc, "`rename` is written rename[a -> b](x)");
-        return ck_bad();
-    }
-    if (!ck_bracket(c, brk->left, &from) || !ck_bracket(c, brk->right, &to))
-        return ck_bad();
-    if (from.n != to.n) {
-        ck_error(c, brk->loc, "rename of %d axes to %d", from.n, to.n);
-        return ck_bad();
-    }
-    ck_val x = one_arg(c, e, "rename");
-    if (!ck_is_value(c, e->loc, x) || !has_axes(c, x, &from))
-        return ck_bad();
-    for (int k = 0; k < from.n; k++) {
-        nd_axis *a = from.a[k], *b = to.a[k];
-        if (a->size != b->size) {
-            ck_error(c, to.at[k], "`%s` has %lld positions, `%s` has %lld",
-                     a->name, (long long)a->size, b->name,
-                     (long long)b->size);
-            nd_note(c->ctx, a->loc, "`%s` is declared here", a->name);
-            nd_note(c->ctx, b->loc, "`%s` is declared here", b->name);
-            return ck_bad();
-        }
-        if (nd_axis_at(&x.v->type, b) >= 0) {
-            ck_error(c, to.at[k], "the value already has an axis `%s`: %s",
-                     b->name, ck_type(c, &x.v->type));
-            nd_note(c->ctx, b->loc, "`%s` is declared here", b->name);
-            return ck_bad();
-        }
-        ck_at(c, e->loc);
-        ck_val r = ck_tensor(nd_rename(&c->b, x.v, a, b));
-        r.idx = x.idx;
-        r.gone = ck_lose(c, x.gone, a,
-                         c->f->file->lib ? c->f->user_loc : e->loc,
-                         "renamed");
-        x = r;
-    }
-    return x;
-}
-
-static ck_val cast_to(ck *c, ast_expr *e, ast_brk *brk)
-{
-    nd_dtype t;
-    if (!brk || brk->right || brk->left->n != 1 || brk->left->v[0].lo) {
-        ck_error(c, e->oploc, "`cast` is written cast[f32](x)");
-        return ck_bad();
-    }
-    ast_name n = brk->left->v[0].name;
-    if (!nd_dtype_parse(n.s, &t)) {
-        ck_error(c, n.loc, "unknown dtype `%s`; there are f32 f16 bf16 i32 "
-                 "i64 bool", n.s);
-        return ck_bad();
-    }
-    if (t != ND_F32 && t != ND_I32 && t != ND_BOOL) {
-        ck_later(c, n.loc, nd_fmt(c->ctx->arena, "the dtype `%s`", n.s));
-        return ck_bad();
-    }
-    ck_val x = one_arg(c, e, "cast");
-    if (!ck_is_value(c, e->loc, x))
-        return ck_bad();
-    if (x.kind == VAL_CONST)
-        return ck_num(t, t == ND_BOOL ? x.f != 0
-                         : t == ND_I32 ? trunc(x.f) : x.f);
-    ck_at(c, e->loc);
-    ck_val r = x;
-    r.v = nd_cast(&c->b, x.v, t);
-    return r;
-}
-
-static ck_val dropout(ck *c, ast_expr *e)
-{
-    static const char *const names[] = {"x", "p"};
-    ast_expr *slot[2];
-    double p;
-    if (!ck_cfg_args(c, "dropout", e->args, names, 2, slot))
-        return ck_bad();
-    if (!slot[0] || !slot[1]) {
-        ck_error(c, e->loc, "`dropout` is written dropout(x, p)");
-        return ck_bad();
-    }
-    ck_val x = ck_expr(c, slot[0]);
-    const char *path = ck_instance(c, e, "dropout");
-    if (!ck_is_value(c, slot[0]->loc, x) || !ck_cfg_num(c, slot[1], &p))
-        return ck_bad();
-    if (!(p >= 0 && p < 1)) {
-        ck_error(c, slot[1]->loc, "a dropout probability is in [0, 1)");
-        return ck_bad();
-    }
-    if (p == 0)
-        return x;
-    /* `like` shares parameters, never random numbers. */
-    const char *stream = path;
-    for (int k = 2, i = 0; i < c->streams.n; i++)
-        if (!strcmp(c->streams.v[i], stream)) {
-            stream = nd_fmt(c->ctx->arena, "%s_%d", path, k++);
-            i = -1;
-        }
-    ND_PUSH(c->ctx->arena, &c->streams, stream);
-    ck_at(c, e->loc);
-    nd_value *v = ck_strong(c, x, ND_F32);
-    ck_val r = x;
-    if (!v)
-        return ck_bad();
-    r = ck_tensor(nd_map(&c->b, EW_MUL, v,
-                         nd_dropout_mask(&c->b, &v->type, p, stream), NULL));
-    r.gone = x.gone;
-    return r;
-}
-
-static ck_val where_call(ck *c, ast_expr *e)
-{
-    const ast_args *a = e->args;
-    nd_dtype t;
-    if (a->n != 3 || a->v[0].name.s || a->v[1].name.s || a->v[2].name.s) {
-        ck_error(c, e->loc, "`where` is written where(condition, a, b)");
-        return ck_bad();
-    }
-    ck_val m = ck_expr(c, a->v[0].e);
-    if (!ck_is_value(c, a->v[0].e->loc, m))
-        return ck_bad();
-    if (ck_dtype(m) != ND_BOOL) {
-        ck_error(c, a->v[0].e->loc, "`where` needs a condition, this is %s",
-                 nd_dtype_name(ck_dtype(m)));
-        return ck_bad();
-    }
-    if (m.kind == VAL_CONST)         /* only the chosen side exists */
-        return ck_expr(c, a->v[m.f != 0 ? 1 : 2].e);
-    ck_val x = ck_expr(c, a->v[1].e), y = ck_expr(c, a->v[2].e);
-    if (!ck_is_value(c, a->v[1].e->loc, x) ||
-        !ck_is_value(c, a->v[2].e->loc, y) ||
-        !ck_common(c, e->loc, x, y, &t))
-        return ck_bad();
-    ck_outer_warning(c, e->loc, x, y);
-    ck_at(c, e->loc);
-    nd_value *xv = ck_strong(c, x, t), *yv = ck_strong(c, y, t);
-    ck_val r = ck_tensor(nd_map(&c->b, EW_WHERE, m.v, xv, yv));
-    r.idx = m.idx && x.idx && y.idx;
-    r.gone = ck_merge(c, x.gone, y.gone);
-    return r;
-}
-
-static ck_val elementwise(ck *c, ast_expr *e, nd_ew op)
-{
-    ck_val x[2];
-    for (int i = 0; i < e->args->n; i++)
-        if (e->args->v[i].name.s || e->args->n != nd_ews[op].nin) {
-            ck_error(c, e->loc, "`%s` takes %d argument%s", nd_ews[op].name,
-                     nd_ews[op].nin, nd_ews[op].nin == 1 ? "" : "s");
-            return ck_bad();
-        }
-    if (!e->args->n) {
-        ck_error(c, e->loc, "`%s` without arguments", nd_ews[op].name);
-        return ck_bad();
-    }
-    for (int i = 0; i < e->args->n; i++)
-        x[i] = ck_expr(c, e->args->v[i].e);
-    if (e->args->n == 1)
-        x[1] = x[0];
-    return ck_ew(c, op, e->loc, x[0], x[1]);
-}
-
-static ck_val no_gradient(ck *c, ast_expr *e)
-{
-    ck_val x = one_arg(c, e, "stop_gradient");
-    if (!ck_is_value(c, e->loc, x) || x.kind == VAL_CONST)
-        return x;
-    ck_at(c, e->loc);
-    ck_val r = x;
-    r.v = nd_stop_gradient(&c->b, x.v);
-    return r.v ? r : ck_bad();
-}
-
-static const char *const later[] = {
-    "split", "flatten", "stack", "concat", "shift", "cumsum", "top_k",
-    "one_hot", "argmax", "random_normal",
-};
-enum { NLATER = sizeof later / sizeof *later };
-
-static int function_ew(const char *name)
-{
-    int op = nd_ew_find(name);
-    bool fn = op >= EW_EXP && op <= EW_MAX;
-    return fn ? op : -1;
-}
-
-static bool is_reduction(const char *name)
-{
-    return !strcmp(name, "sum") || !strcmp(name, "mean") ||
-           !strcmp(name, "max") || !strcmp(name, "min");
-}
-
-static bool is_later(const char *name)
-{
-    for (int i = 0; i < NLATER; i++)
-        if (!strcmp(name, later[i]))
-            return true;
-    return false;
-}
-
-bool ck_is_builtin(const char *name)
-{
-    return is_reduction(name) || is_later(name) || function_ew(name) >= 0 ||
-           !strcmp(name, "rename") || !strcmp(name, "cast") ||
-           !strcmp(name, "dropout") || !strcmp(name, "where") ||
-           !strcmp(name, "stop_gradient") || !strcmp(name, "index");
-}
-
-ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk)
-{
-    int op = function_ew(name);
-    bool axes = is_reduction(name) || !strcmp(name, "rename") ||
-                !strcmp(name, "cast");
-    if (is_later(name)) {
-        ck_later(c, e->oploc, nd_fmt(c->ctx->arena, "`%s`", name));
-        return ck_bad();
-    }
-    if (!axes && brk) {
-        ck_error(c, brk->loc, "`%s` takes no axes", name);
-        return ck_bad();
-    }
-    if ((e->as.s || e->like.s) && strcmp(name, "dropout")) {
-        ck_error(c, e->as.s ? e->as.loc : e->like.loc,
-                 "`%s` has no parameters to name", name);
-        return ck_bad();
-    }
-    if (is_reduction(name))
-        return reduction(c, e, name, brk);
-    if (op >= 0)
-        return elementwise(c, e, (nd_ew)op);
-    if (!strcmp(name, "rename"))
-        return rename_axes(c, e, brk);
-    if (!strcmp(name, "cast"))
-        return cast_to(c, e, brk);
-    if (!strcmp(name, "dropout"))
-        return dropout(c, e);
-    if (!strcmp(name, "where"))
-        return where_call(c, e);
-    if (!strcmp(name, "stop_gradient"))
-        return no_gradient(c, e);
-    ck_error(c, e->loc, "`index` is written index[axis]");
-    return ck_bad();
 }

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* ---- instance names ------------------------------------------------------------ */
+/* ---- instance names ------------------------------------------------------ */
 
 static bool child_taken(const ck_scope *s, const char *name)
 {
@@ -54,7 +54,7 @@ static const char *shared_instance(ck *c, ast_name like)
     return NULL;
 }
 
-/* ---- parameters ------------------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------- */
 
 ck_param *ck_param_of(ck *c, const nd_value *v)
 {
@@ -232,7 +232,7 @@ void ck_force_all(ck *c)
     c->f = here;
 }
 
-/* ---- binding groups ------------------------------------------------------------------ */
+/* ---- binding groups ------------------------------------------------------ */
 
 /* Another axis of the same size for the inside of linear[d -> d]. */
 static ck_copy *copy_of(ck *c, nd_axis *a)
@@ -352,7 +352,7 @@ static ck_val rename_back(ck *c, ast_expr *e, ck_val x, const copies *cp)
     return x;
 }
 
-/* ---- calls ------------------------------------------------------------------------------ */
+/* ---- calls --------------------------------------------------------------- */
 
 static bool recursive(ck *c, ast_expr *e, const ast_decl *fn)
 {

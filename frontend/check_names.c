@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A function that is called twice is checked twice; its errors are said once. */
+/* A function called twice is checked twice; its errors are said once. */
 static bool said(ck *c, nd_loc at, const char *fmt)
 {
     for (int i = 0; i < c->said.n; i++)
@@ -74,7 +74,7 @@ ck_var *ck_find_var(ck *c, const char *name)
     return NULL;
 }
 
-/* ---- a file's own names ------------------------------------------------------ */
+/* ---- a file's own names -------------------------------------------------- */
 
 static const ast_decl *find_decl(const ck_file *f, const char *name,
                                  unsigned kinds)
@@ -203,7 +203,7 @@ ck_bind *ck_find_bind(ck *c, const char *name)
     return file_axis(c, name);
 }
 
-/* ---- axes --------------------------------------------------------------------- */
+/* ---- axes ---------------------------------------------------------------- */
 
 static bool size_of_name(ck *c, ast_expr *e, int64_t *out)
 {
@@ -368,7 +368,7 @@ bool ck_bracket(ck *c, const ast_items *v, ck_axes *out)
     return true;
 }
 
-/* ---- unknown names ----------------------------------------------------------------- */
+/* ---- unknown names ------------------------------------------------------- */
 
 typedef ND_VEC(const char *) names;
 

@@ -13,7 +13,7 @@
 
 static const nd_loc nowhere = {0, 0, 0};
 
-/* ---- mesh ------------------------------------------------------------------------ */
+/* ---- mesh ---------------------------------------------------------------- */
 
 /* Puts a mesh axis before `micro`. */
 static bool add_mesh_axis(ck *c, nd_loc at, const char *name, int64_t size)
@@ -115,7 +115,7 @@ static nd_axis *model_axis(ck *c, ast_name n)
     return NULL;
 }
 
-/* ---- shard ------------------------------------------------------------------------- */
+/* ---- shard --------------------------------------------------------------- */
 
 static const nd_rule *rule_of(const nd_plan *p, const nd_axis *a)
 {
@@ -175,7 +175,7 @@ static void shard_entry(ck *c, const ast_pent *e)
         shard_rule(c, &e->rules->v[i]);
 }
 
-/* ---- pipeline ------------------------------------------------------------------------ */
+/* ---- pipeline ------------------------------------------------------------ */
 
 static const char *word(const ast_expr *e)
 {
@@ -324,7 +324,7 @@ static void pipeline_conflicts(ck *c)
     }
 }
 
-/* ---- the rest -------------------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------ */
 
 static void zero_entry(ck *c, const ast_pent *e)
 {

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* ---- assignment ------------------------------------------------------------------ */
+/* ---- assignment ---------------------------------------------------------- */
 
 /* True when `name` may stand for a value in this frame. */
 static bool free_of_axes(ck *c, ast_name name)
@@ -200,7 +200,7 @@ static void outputs(ck *c, const ast_stmt *s)
     }
 }
 
-/* ---- repeat --------------------------------------------------------------------------- */
+/* ---- repeat -------------------------------------------------------------- */
 
 typedef struct carried {
     ck_var *var;
@@ -311,7 +311,7 @@ differ:
     return false;
 }
 
-/* The op with its initial values; the carried variables become its arguments. */
+/* The op with its initial values; carried variables become its arguments. */
 static nd_op *open_repeat(ck *c, nd_axis *a, carrieds *cv)
 {
     nd_value **init = ND_NEWN(c->ctx->arena, nd_value *, cv->n + 1);
@@ -434,7 +434,7 @@ static void repeat(ck *c, const ast_stmt *s)
     repeat_body(c, s, ax.a[0], &cv, path);
 }
 
-/* ---- a body --------------------------------------------------------------------------------- */
+/* ---- a body -------------------------------------------------------------- */
 
 static void one(ck *c, const ast_stmt *s)
 {

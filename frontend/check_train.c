@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* ---- reading values ------------------------------------------------------------ */
+/* ---- reading values ------------------------------------------------------ */
 
 void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
                    const char *const *cand, int n)
@@ -148,7 +148,7 @@ static int choose(ck *c, ast_expr *e, const char *what,
     return -1;
 }
 
-/* ---- patterns over parameter paths ------------------------------------------------ */
+/* ---- patterns over parameter paths --------------------------------------- */
 
 /* `*` stands for any characters. */
 bool ck_glob(const char *p, const char *s)
@@ -202,7 +202,7 @@ static void patterns(ck *c, ast_expr *e, bool frozen, bool value)
     }
 }
 
-/* ---- the entries ---------------------------------------------------------------------- */
+/* ---- the entries --------------------------------------------------------- */
 
 void ck_sample_axis(ck *c, const ast_decl *train)
 {

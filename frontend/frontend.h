@@ -12,7 +12,7 @@
 
 #include "../ir/ir.h"
 
-/* ---- syntax tree (ast.c) -------------------------------------------------- */
+/* ---- syntax tree (ast.c) ------------------------------------------------- */
 
 typedef struct ast_name {
     const char *s;
@@ -78,7 +78,7 @@ typedef enum {
 struct ast_stmt {
     ast_stmt_kind kind;
     nd_loc loc;
-    ast_names *names;                /* assign, output; repeat: axis; axis, let */
+    ast_names *names;                /* what it names; repeat: the axis */
     ast_exprs *exprs;                /* assign, axis, let: one; return: any */
     ast_name as;                     /* repeat */
     ast_stmts *body;                 /* repeat */
@@ -162,7 +162,7 @@ void ast_print(nd_buf *b, const ast_file *f);
 const char *ast_text(nd_arena *a, const ast_expr *e);
 const char *ast_op_text(ast_kind k);         /* "+", or NULL */
 
-/* ---- nd.l, lex.c, nd.y ------------------------------------------------------ */
+/* ---- nd.l, lex.c, nd.y --------------------------------------------------- */
 
 enum { LEX_MAX_NEST = 200 };         /* brackets nest at most so deep */
 
@@ -190,7 +190,7 @@ void lex_skip_block(lexer *lx);
 /* NULL after errors. Never crashes, whatever the bytes. */
 ast_file *nd_parse(nd_ctx *c, int file);
 
-/* ---- check.c: the tree -> the graph ------------------------------------------ */
+/* ---- check.c: the tree -> the graph -------------------------------------- */
 
 typedef struct nd_front_options {
     const char *mesh;                /* "dp=2,tp=4", or NULL */
@@ -207,7 +207,7 @@ int nd_read_file(nd_ctx *c, const char *path);
 /* nn_nd.c, made from frontend/lib/nn.nd by the build */
 extern const char nd_lib_nn[];
 
-/* ---- inside the checker: values, scopes, frames -------------------------------- */
+/* ---- inside the checker: values, scopes, frames -------------------------- */
 
 typedef struct ck_gone {             /* an axis that a value lost, and where */
     nd_axis *axis;
@@ -221,7 +221,7 @@ typedef enum { VAL_BAD, VAL_CONST, VAL_TENSOR, VAL_TUPLE } ck_kind;
 
 typedef struct ck_val {              /* what an expression means */
     ck_kind kind;                    /* BAD: an error has been reported */
-    nd_dtype dtype;                  /* const: ND_BOOL, ND_I32 or ND_F32; weak */
+    nd_dtype dtype;                  /* const: bool, i32 or f32, weak */
     int64_t i;                       /* const, not float */
     double f;                        /* const, always */
     nd_value *v;                     /* tensor */
@@ -373,7 +373,11 @@ ck_gone *ck_lose(ck *c, ck_gone *list, nd_axis *a, nd_loc at,
 ck_gone *ck_merge(ck *c, ck_gone *x, ck_gone *y);
 void ck_outer_warning(ck *c, nd_loc at, ck_val x, ck_val y);
 
-/* check_axes.c: reductions, products, gathers, the built-in functions */
+/* check_axes.c: reductions and products */
+ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk);
+bool ck_has_axes(ck *c, ck_val x, const ck_axes *ax);
+
+/* check_builtin.c: indexing, the other built-in functions */
 bool ck_is_builtin(const char *name);
 ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk);
 ck_val ck_index(ck *c, ast_expr *e);

@@ -123,7 +123,8 @@ static int width(uint32_t u)
     bool wide = (u >= 0x1100 && u <= 0x115f) || (u >= 0x2e80 && u <= 0xa4cf) ||
                 (u >= 0xac00 && u <= 0xd7a3) || (u >= 0xf900 && u <= 0xfaff) ||
                 (u >= 0xfe30 && u <= 0xfe6f) || (u >= 0xff00 && u <= 0xff60) ||
-                (u >= 0x1f300 && u <= 0x1faff) || (u >= 0x20000 && u <= 0x3fffd);
+                (u >= 0x1f300 && u <= 0x1faff) ||
+                (u >= 0x20000 && u <= 0x3fffd);
     return wide ? 2 : 1;
 }
 
@@ -295,8 +296,9 @@ static int distance(const char *a, const char *b)
             int d = up[j - 1] + (a[i - 1] != b[j - 1]);
             d = up[j] + 1 < d ? up[j] + 1 : d;
             d = cur[j - 1] + 1 < d ? cur[j - 1] + 1 : d;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                up2[j - 2] + 1 < d)
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] &&
+                           a[i - 2] == b[j - 1];
+            if (swapped && up2[j - 2] + 1 < d)
                 d = up2[j - 2] + 1;
             cur[j] = d;
         }

@@ -22,6 +22,32 @@ bool nd_is_copy(const nd_op *op)
     return op->kind == OP_STOP_GRAD && op->sub != 0;
 }
 
+bool nd_is_same(const nd_code *c, const nd_op *op)
+{
+    const nd_mesh *m = &c->m->mesh;
+    switch (op->kind) {
+    case OP_STOP_GRAD:
+        return !nd_is_copy(op);
+    case OP_ALL_REDUCE:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_GATHER:
+    case OP_SLICE:
+        for (int i = 0; i < m->n; i++)
+            if (op->mesh >> i & 1 && m->size[i] > 1)
+                return false;
+        return true;
+    default:
+        return false;
+    }
+}
+
+nd_value *nd_behind(const nd_code *c, nd_value *v)
+{
+    while (v->def && (v->def->kind == OP_RENAME || nd_is_same(c, v->def)))
+        v = v->def->in[0];
+    return v;
+}
+
 nd_vinfo *nd_info(const nd_code *c, const nd_value *v)
 {
     return &c->info[v->mark];
@@ -75,14 +101,14 @@ static nd_class classify(const nd_code *c, nd_vinfo *info)
     info->size = 1;
     if (!op)
         return v->index < v->owner->parent->ncarry ? V_MEMORY : V_VIEW;
+    if (nd_is_same(c, op))
+        return inline_inputs(c, info) ? V_INLINE : V_VIEW;
     switch (op->kind) {
     case OP_CONST:
     case OP_INDEX:
         return V_INLINE;
     case OP_STOP_GRAD:
-        if (nd_is_copy(op))
-            return V_LOOP;
-        return inline_inputs(c, info) ? V_INLINE : V_VIEW;
+        return V_LOOP;
     case OP_RENAME:
     case OP_SLICE:
     case OP_BROADCAST:
@@ -245,14 +271,14 @@ static void copies_for_repeat(nd_code *c, nd_op *op)
             copy_operand(c, op, i);
     nd_block *b = op->body;
     for (int i = 0; i < b->yields.n; i++) {
-        nd_value *y = b->yields.v[i];
+        nd_value *y = b->yields.v[i], *made = nd_behind(c, y);
         bool first = true;
         for (int j = 0; j < i; j++)
-            first &= b->yields.v[j] != y;
+            first &= nd_behind(c, b->yields.v[j]) != made;
         bool kept = i >= op->ncarry && !y->def && y->owner == b &&
                     y->index < op->ncarry &&
                     nd_kept_carry(op, y->index) == op->out[i];
-        if (!kept && !(first && is_direct(c, y) && nd_block_of(y) == b))
+        if (!kept && !(first && is_direct(c, made) && nd_block_of(made) == b))
             b->yields.v[i] = copy_at(c, y, b, NULL, false);
     }
 }
@@ -363,7 +389,7 @@ void nd_leaves_of(nd_code *c, nd_value *v, bool in_memory, nd_leaf_fn *f,
     } else if (!v->def) {
         nd_leaves_of(c, v->owner->parent->in[v->index], true, f, user);
     } else {
-        bool moves = v->def->kind == OP_RENAME || v->def->kind == OP_SLICE;
+        bool moves = v->def->kind != OP_BROADCAST && !nd_is_same(c, v->def);
         nd_leaves_of(c, v->def->in[0], in_memory || moves, f, user);
     }
 }
@@ -445,8 +471,8 @@ static void find_homes(nd_op *op, void *user)
     nd_block *b = op->body;
     for (int i = 0; b && i < b->yields.n; i++)
         if (b->yields.v[i]->def)
-            nd_info(c, b->yields.v[i])->yield = i;
-    if (op->kind == OP_ALL_REDUCE) {
+            nd_info(c, nd_behind(c, b->yields.v[i]))->yield = i;
+    if (op->kind == OP_ALL_REDUCE && !nd_is_same(c, op)) {
         nd_value *x = op->in[0];
         if (is_direct(c, x) && nd_info(c, x)->nuses == 1 &&
             x->def->block == op->block && x->def->phase == op->phase)

@@ -40,8 +40,19 @@ static void measure(const nd_module *m, nd_ext *e)
     e->fixed = e->axis->size % parts == 0 ? e->max : -1;
 }
 
-static int intern(nd_code *c, nd_axis *a, nd_cut cut)
+/* A mesh axis of size 1 cuts nothing. */
+static nd_cut real_cut(const nd_mesh *m, nd_cut cut)
 {
+    nd_cut out = {0};
+    for (int j = 0; j < cut.n; j++)
+        if (m->size[cut.m[j]] > 1)
+            out.m[out.n++] = cut.m[j];
+    return out;
+}
+
+static int intern(nd_code *c, nd_axis *a, nd_cut given)
+{
+    nd_cut cut = real_cut(&c->m->mesh, given);
     nd_ext e = {.axis = a, .cut = cut, .piped = is_piped(c->m, a, cut)};
     for (int i = 0; i < c->exts.n; i++)
         if (c->exts.v[i].axis == a && nd_cut_eq(c->exts.v[i].cut, cut))
@@ -70,13 +81,7 @@ void nd_extents(nd_code *c)
 
 bool nd_ext_whole(const nd_code *c, int ext)
 {
-    const nd_ext *e = &c->exts.v[ext];
-    if (e->piped)
-        return false;
-    for (int j = 0; j < e->cut.n; j++)
-        if (c->m->mesh.size[e->cut.m[j]] > 1)
-            return false;
-    return true;
+    return !c->exts.v[ext].piped && c->exts.v[ext].cut.n == 0;
 }
 
 /* ---- lengths -------------------------------------------------------------------- */
@@ -227,6 +232,15 @@ static bool ref_of_arg(nd_code *c, const nd_value *v, nd_ref *r)
     return true;
 }
 
+/* The value's own axis names: it may be yielded under others. */
+static void name_axes(nd_code *c, const nd_value *v, nd_ref *r)
+{
+    for (int i = 0; i < r->rank; i++) {
+        r->axis[i] = v->type.axis[i];
+        r->ext[i] = nd_ext_of(c, &v->type, i);
+    }
+}
+
 /* A value that a body makes and yields lies in the repeat's result. */
 static bool ref_of_yield(nd_code *c, const nd_value *v, int yield, nd_ref *r)
 {
@@ -240,6 +254,7 @@ static bool ref_of_yield(nd_code *c, const nd_value *v, int yield, nd_ref *r)
     if (!nd_ref_of(c, repeat->out[yield], r))
         return false;
     at_iteration(r, repeat);
+    name_axes(c, v, r);
     return true;
 }
 
@@ -248,8 +263,9 @@ static void cut_piece(nd_code *c, const nd_op *slice, nd_ref *r)
     int i = axis_at(r, slice->axes[0]);
     const nd_type *t = &slice->out[0]->type;
     int ext = nd_ext_of(c, t, nd_axis_at(t, slice->axes[0]));
-    r->term[r->nterms++] = (nd_term){.ext = ext, .base = r->ext[i],
-                                     .stride = r->stride[i]};
+    if (ext != r->ext[i])
+        r->term[r->nterms++] = (nd_term){.ext = ext, .base = r->ext[i],
+                                         .stride = r->stride[i]};
     r->ext[i] = ext;
 }
 

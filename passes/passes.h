@@ -264,6 +264,10 @@ nd_value *nd_kept_carry(const nd_op *repeat, int i);
 void nd_fuse_uses(nd_code *c);       /* copies, classes, users, homes */
 nd_class nd_class_of(const nd_code *c, const nd_value *v);
 bool nd_is_copy(const nd_op *op);
+/* Does the op change names only: a collective of one rank, stop_gradient? */
+bool nd_is_same(const nd_code *c, const nd_op *op);
+/* The value behind renames and the like. */
+nd_value *nd_behind(const nd_code *c, nd_value *v);
 /* Calls f for each value that a kernel's expression of v reads or needs. */
 typedef void nd_leaf_fn(nd_code *c, nd_value *leaf, bool in_memory, void *u);
 void nd_leaves(nd_code *c, nd_op *op, nd_leaf_fn *f, void *user);
