@@ -109,10 +109,13 @@ const char *cg_sum(nd_arena *a, const char *x, const char *y);
 const char *cg_type(cg *g, const nd_type *t);       /* as in the IR */
 const char *cg_iter(cg_fn *f, nd_op *repeat);       /* "l" */
 const char *cg_where(cg *g, nd_loc loc);            /* "gpt.nd:21", or "" */
+const char *cg_source(cg *g, int indent, nd_loc loc);   /* or NULL */
 void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc);
 /* The pointer of this function to the buffer; made on first use. */
 cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write);
 const char *cg_value_name(cg *g, const nd_value *v);
+/* A local variable for v: its own name, or t, t_2 ... */
+const char *cg_local_name(cg_fn *f, const nd_value *v);
 
 /* ---- emit_expr.c: values as expressions ------------------------------------------------ */
 
@@ -130,6 +133,10 @@ typedef struct cg_axis {             /* a loop variable */
     bool inner;
 } cg_axis;
 
+typedef struct cg_hoisted {          /* a load that a pass repeats */
+    const char *element, *name;
+} cg_hoisted;
+
 typedef struct cg_env {
     cg_fn *f;
     nd_kernel *k;
@@ -139,6 +146,8 @@ typedef struct cg_env {
     cg_expr *local;                  /* by node: what holds its value now */
     const char **kept;               /* by node: its scratch row, or NULL */
     bool rows;                       /* use row pointers */
+    nd_buf *before;                  /* in a pass: text in front of its loops */
+    ND_VEC(cg_hoisted) hoisted;
 } cg_env;
 
 cg_expr cg_value(cg_env *e, const nd_value *v);

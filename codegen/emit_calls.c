@@ -145,7 +145,7 @@ static carry plan_carry(cg_fn *f, const cg_body *b, nd_op *op, int i,
     c.last = cg_pointer_to(f, &last, true)->name;
     const char *word = cg_word(g->a, arg->name ? arg->name : "x");
     if (c.in)
-        c.x = cg_fresh(&f->names, word);
+        c.x = cg_fresh(&f->names, nd_fmt(g->a, "%s_now", word));
     c.next = cg_fresh(&f->names, nd_fmt(g->a, "%s_next", word));
     if (c.kept) {
         nd_ref_of(g->c, c.kept, &c.kept_ref);

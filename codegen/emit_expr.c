@@ -64,6 +64,42 @@ const char *cg_element(cg_env *e, const nd_ref *r, bool write,
     return nd_fmt(a, "%s[%s]", p->name, s ? s : "0");
 }
 
+/* Writes a line in front of the loops of the pass instead of inside them. */
+static void line_before(cg_env *e, const char *text)
+{
+    int depth = e->k->ninner;
+    nd_buf here = e->f->b;
+    e->f->b = *e->before;
+    e->f->indent -= depth;
+    cg_line(e->f, "%s", text);
+    e->f->indent += depth;
+    *e->before = e->f->b;
+    e->f->b = here;
+}
+
+/* A value without inner axes, read in a pass: loaded once per row. */
+static const char *hoist(cg_env *e, const nd_value *v, const char *element)
+{
+    for (int i = 0; i < e->hoisted.n; i++)
+        if (strcmp(e->hoisted.v[i].element, element) == 0)
+            return e->hoisted.v[i].name;
+    cg_hoisted h = {element, cg_local_name(e->f, v)};
+    line_before(e, nd_fmt(e->f->g->a, "const %s %s = %s;",
+                          cg_ctype(v->type.dtype), h.name, element));
+    ND_PUSH(e->f->g->a, &e->hoisted, h);
+    return h.name;
+}
+
+static bool has_inner(const cg_env *e, const nd_type *t)
+{
+    for (int i = 0; i < t->rank; i++) {
+        const cg_axis *x = find_axis(e, t->axis[i]);
+        if (x && x->inner)
+            return true;
+    }
+    return false;
+}
+
 static const char *kept_element(cg_env *e, const char *row)
 {
     nd_buf b = {.arena = e->f->g->a};
@@ -95,7 +131,10 @@ cg_expr cg_value(cg_env *e, const nd_value *v)
     }
     nd_ref r;
     nd_ref_of(c, v, &r);
-    return (cg_expr){cg_element(e, &r, false, NULL, NULL), CG_PRIMARY};
+    const char *s = cg_element(e, &r, false, NULL, NULL);
+    if (e->before && !has_inner(e, &v->type))
+        s = hoist(e, v, s);
+    return (cg_expr){s, CG_PRIMARY};
 }
 
 static cg_expr index_value(cg_env *e, const nd_op *op)
@@ -204,11 +243,14 @@ const char *cg_row_index(cg_env *e, nd_op *op)
     const char *from = cg_start(e->f, ext);
     const char *name = cg_fresh(&e->f->names, nd_fmt(a, "%s_at",
                                                      op->axes[0]->name));
-    if (strcmp(from, "0") == 0)
-        cg_line(e->f, "const int64_t %s = %s;", name, x.s);
+    const char *s = nd_fmt(a, "const int64_t %s = %s;", name, x.s);
+    if (strcmp(from, "0") != 0)
+        s = nd_fmt(a, "const int64_t %s = %s - %s;", name,
+                   cg_paren(a, x, CG_UNARY), from);
+    if (e->before && !has_inner(e, &op->in[1]->type))
+        line_before(e, s);
     else
-        cg_line(e->f, "const int64_t %s = %s - %s;", name,
-                cg_paren(a, x, CG_UNARY), from);
+        cg_line(e->f, "%s", s);
     return name;
 }
 
@@ -288,7 +330,7 @@ cg_expr cg_op_value(cg_env *e, nd_op *op)
     case OP_RANDOM:
         return random_value(e, op);
     case OP_ACCUM:
-        return cg_value(e, nd_accum_source(op));
+        return cg_value(e, nd_accum_source(e->f->g->c, op));
     default:
         return cg_value(e, op->in[0]);
     }

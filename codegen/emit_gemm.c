@@ -66,6 +66,17 @@ static void sort_axes(product *p)
             put(&p->k, &p->b, i);
 }
 
+/* Is the axis of stride 1 of the result in the group? */
+static bool ends_with(const nd_ref *c, const group *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        int k = axis_at(c, g->axis[i]);
+        if (c->stride[k].k == 1 && !c->stride[k].n)
+            return true;
+    }
+    return false;
+}
+
 /* Does axis i step over exactly one whole axis i + 1? */
 static bool nests(const nd_code *c, const nd_ref *r, const group *g, int i)
 {
@@ -235,6 +246,13 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_ref_of(c, op->in[1], &p.b);
     nd_dest_of(c, op->out[0], &p.c);
     sort_axes(&p);
+    if (ends_with(&p.c, &p.m) && !ends_with(&p.c, &p.n)) {
+        nd_ref t = p.a;              /* (B'A')' so that rows are contiguous */
+        p.a = p.b;
+        p.b = t;
+        p.batch.n = p.m.n = p.n.n = p.k.n = 0;
+        sort_axes(&p);
+    }
     p.dm = largest_run(c, &p.m, &p.a, &p.c);
     p.dn = largest_run(c, &p.n, &p.b, &p.c);
     p.dk = largest_run(c, &p.k, &p.a, &p.b);

@@ -88,6 +88,7 @@ void cg_emit_header(cg *g, nd_buf *b)
     put_parameters(g, b);
     put_memory(g, b);
     nd_put(b, " *\n * Activations are packed by the rank's own lengths r->n"
-              "[X_...]; parameters and\n * inputs are spaced by the largest "
-              "rank's. r->off[X_...] is the first global index.\n */\n");
+              "[X_...]; parameters and\n * inputs are spaced by those of the "
+              "largest rank. r->off[X_...] is the global index\n * of the "
+              "first element.\n */\n");
 }

@@ -27,17 +27,6 @@ typedef struct nest {
     const char **partial;            /* by node: the sum of one row */
 } nest;
 
-static const char *local_name(nest *x, const nd_value *v)
-{
-    const char *plain = v->def->kind == OP_MAP ? nd_ews[v->def->sub].name
-                                               : nd_ops[v->def->kind].name;
-    const char *name = v->name ? v->name : plain;
-    size_t n = strlen(plain);
-    bool own = strncmp(name, plain, n) != 0 ||
-               (name[n] && name[n] != '_');
-    return cg_fresh(&x->f.names, own ? name : "t");
-}
-
 /* ---- what a pass computes --------------------------------------------------------- */
 
 static void need_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
@@ -213,7 +202,7 @@ static void emit_node(nest *x, int i)
     if ((x->uses[i] > 0 && (saved || keep)) || x->uses[i] > 1 ||
         (x->uses[i] == 1 &&
          (n->row || is_statement(op) || strlen(v.s) > MAX_INLINE_TEXT))) {
-        const char *name = local_name(x, op->out[0]);
+        const char *name = cg_local_name(&x->f, op->out[0]);
         cg_line(&x->f, "const %s %s = %s;",
                 cg_ctype(op->out[0]->type.dtype), name, v.s);
         v = (cg_expr){name, CG_PRIMARY};
@@ -226,7 +215,7 @@ static void emit_node(nest *x, int i)
         if (!row)
             row = x->e.kept[i] =
                 cg_fresh(&x->f.names, nd_fmt(x->g->a, "%s_kept",
-                                             local_name(x, op->out[0])));
+                                             cg_local_name(&x->f, op->out[0])));
         cg_line(&x->f, "%s = %s;", scratch(x, i), v.s);
     }
 }
@@ -276,15 +265,19 @@ static void inner_loops(nest *x)
 {
     cg_fn *f = &x->f;
     int first = x->e.n - x->k->ninner, base = f->indent;
-    nd_buf before = f->b;
+    nd_buf so_far = f->b, before = {.arena = x->g->a};
     f->b = (nd_buf){.arena = x->g->a};
     f->indent = base + x->k->ninner;
+    x->e.before = &before;
+    x->e.hoisted.n = 0;
     for (int i = 0; i < x->k->nodes.n; i++)
         if (x->need[i])
             emit_node(x, i);
+    x->e.before = NULL;
     nd_buf body = f->b;
-    f->b = before;
+    f->b = so_far;
     f->indent = base;
+    nd_put(&f->b, before.s ? before.s : "");
     bool brace = lines_in(&body) > 1;
     for (int i = first; i < x->e.n; i++) {
         bool last = i == x->e.n - 1;
@@ -305,7 +298,7 @@ static void start_folds(nest *x, int pass)
         nd_node *n = &x->k->nodes.v[i];
         if (n->row || n->pass != pass || !(n->fold || by_rows(x, n)))
             continue;
-        const char *name = local_name(x, n->op->out[0]);
+        const char *name = cg_local_name(&x->f, n->op->out[0]);
         cg_line(&x->f, "%s %s = %s;", cg_ctype(n->op->out[0]->type.dtype),
                 name, identity(x, n->op));
         if (n->fold)
@@ -333,6 +326,16 @@ static void end_folds(nest *x, int pass)
             x->e.local[i].s = NULL;
 }
 
+static bool used_inside(const nest *x, const nd_value *v)
+{
+    const nd_vinfo *info = nd_info(x->g->c, v);
+    for (int u = 0; u < info->users.n; u++)
+        for (int j = 0; j < x->k->nodes.n; j++)
+            if (x->k->nodes.v[j].op == info->users.v[u])
+                return true;
+    return false;
+}
+
 /* Row ops that are ready before `pass`. */
 static void row_ops(nest *x, int pass)
 {
@@ -340,18 +343,7 @@ static void row_ops(nest *x, int pass)
         const nd_node *n = &x->k->nodes.v[i];
         if (!n->row || n->pass != pass)
             continue;
-        x->uses[i] = 0;
-        for (int j = 0; j < x->k->nodes.n; j++)
-            x->uses[i] += j != i && !n->add;
-        const nd_vinfo *info =
-            n->op->nout ? nd_info(x->g->c, n->op->out[0]) : NULL;
-        if (info) {
-            bool inside = false;
-            for (int u = 0; u < info->users.n; u++)
-                for (int j = 0; j < x->k->nodes.n; j++)
-                    inside |= x->k->nodes.v[j].op == info->users.v[u];
-            x->uses[i] = inside;
-        }
+        x->uses[i] = n->op->nout && used_inside(x, n->op->out[0]);
         emit_node(x, i);
     }
 }
@@ -453,18 +445,24 @@ static void order_pointers(cg_kernel *out, nest *x)
                 ND_PUSH(x->g->a, &out->ptrs, x->f.ptrs.v[i]);
 }
 
+/* The line of the source, what the kernel reads and (->) what it writes. */
 static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
 {
-    if (k->k->loc.file > 0)
-        cg_source_comment(g, b, 0, k->k->loc);
+    const char *source = cg_source(g, 0, k->k->loc);
+    nd_putf(b, "/* %s", source ? source : k->k->op->path);
+    int wide = 0;
+    for (int i = 0; i < k->ptrs.n; i++) {
+        int n = (int)strlen(k->ptrs.v[i].name);
+        wide = n > wide && n < 28 ? n : wide;
+    }
     for (int i = 0; i < k->ptrs.n; i++) {
         const cg_pointer *p = &k->ptrs.v[i];
         const nd_type *t = p->ref.param ? &p->ref.param->value->type
                                         : &p->ref.value->type;
-        nd_putf(b, "%s %s%s  %s%s\n", i ? " *" : "/*",
-                p->written ? "-> " : "   ", p->name, cg_type(g, t),
-                i == k->ptrs.n - 1 ? " */" : "");
+        nd_putf(b, "\n * %s %-*s %s", p->written ? "->" : "  ", wide, p->name,
+                cg_type(g, t));
     }
+    nd_put(b, " */\n");
 }
 
 static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)

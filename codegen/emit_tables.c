@@ -103,8 +103,8 @@ static void stage_places(cg *g, nd_buf *b, int s)
         const char *left = nd_fmt(g->a, "[B_%s] = {%zu, %zu},",
                                   g->value_name[i], p->base, p->slot_stride);
         const char *type = cg_type(g, &v->type);
-        if (strlen(left) < 48 && 8 + 48 + strlen(type) + 6 <= 90)
-            nd_putf(b, "        %-48s /* %s */\n", left, type);
+        if (strlen(left) <= 40 && 8 + 40 + strlen(type) + 7 <= 80)
+            nd_putf(b, "        %-40s /* %s */\n", left, type);
         else
             nd_putf(b, "        %s\n", left);
     }

@@ -8,23 +8,63 @@
 
 /* ---- lines --------------------------------------------------------------------- */
 
-/* Breaks at blanks outside string literals; continuations step in by four. */
+/* How good a line break is at blank i: after a comma best, then after what
+ * joins the parts of an expression loosely, never inside a declarator. */
+static int break_rank(const char *s, size_t i)
+{
+    switch (s[i - 1]) {
+    case ',':
+        return 4;
+    case '=':
+    case '?':
+    case ':':
+        return 3;
+    case '+':
+    case '-':
+        return i > 1 && s[i - 2] == ' ' ? 3 : 0;
+    case '*':
+    case '/':
+    case '<':
+        return i > 1 && s[i - 2] == ' ' ? 2 : 0;
+    default:
+        return strchr("+-*/?:=<>%!|&", s[i + 1]) ? 0 : 1;
+    }
+}
+
+/* The blank to break at so that at most `room` characters come before it: the
+ * best one in the second half, else the last. */
+static size_t break_at(const char *s, size_t room)
+{
+    size_t best = 0;
+    int rank = -1;
+    bool quoted = false;
+    for (size_t i = 0; s[i]; i++) {
+        quoted ^= s[i] == '"';
+        if (s[i] != ' ' || quoted || i == 0)
+            continue;
+        if (i > room && best)
+            break;
+        int r = break_rank(s, i) - (2 * i < room ? 4 : 0);
+        if (r >= rank || !best) {
+            rank = r;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* Continuations step in by four; those of a comment begin with a star. */
 void cg_fold(nd_buf *b, int indent, const char *text)
 {
+    bool comment = strncmp(text, "/*", 2) == 0;
     int col = indent;
     nd_putf(b, "%*s", indent, "");
     while (strlen(text) + (size_t)col > 80) {
-        size_t cut = 0;
-        bool quoted = false;
-        for (size_t i = 0; text[i] && (col + (int)i <= 79 || !cut); i++) {
-            quoted ^= text[i] == '"';
-            if (text[i] == ' ' && !quoted && i > 0)
-                cut = i;
-        }
+        size_t cut = break_at(text, (size_t)(79 - col));
         if (!cut)
             break;
         nd_putn(b, text, cut);
-        nd_putf(b, "\n%*s", indent + 4, "");
+        nd_putf(b, comment ? "\n%*s * " : "\n%*s    ", indent, "");
         text += cut + 1;
         col = indent + 4;
     }
@@ -194,10 +234,10 @@ const char *cg_where(cg *g, nd_loc loc)
     return nd_fmt(g->a, "%s:%d", slash ? slash + 1 : name, line);
 }
 
-void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc)
+const char *cg_source(cg *g, int indent, nd_loc loc)
 {
     if (loc.file <= 0)
-        return;
+        return NULL;
     char *s = nd_fmt(g->a, "%s   %s", cg_where(g, loc),
                      nd_source_line(g->m->ctx, loc));
     for (char *p = s; (p = strstr(p, "*/")); p++)
@@ -205,7 +245,14 @@ void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc)
     size_t room = 80 - 6 - (size_t)indent;
     if (strlen(s) > room)
         s = nd_fmt(g->a, "%.*s...", (int)room - 3, s);
-    nd_putf(b, "%*s/* %s */\n", indent, "", s);
+    return s;
+}
+
+void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc)
+{
+    const char *s = cg_source(g, indent, loc);
+    if (s)
+        nd_putf(b, "%*s/* %s */\n", indent, "", s);
 }
 
 /* ---- lengths ------------------------------------------------------------------------ */
@@ -333,6 +380,18 @@ cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write)
                     .name = cg_fresh(&f->names, pointer_word(f->g, r))};
     ND_PUSH(f->g->a, &f->ptrs, p);
     return &f->ptrs.v[f->ptrs.n - 1];
+}
+
+const char *cg_local_name(cg_fn *f, const nd_value *v)
+{
+    const char *plain = !v->def ? "x"
+                        : v->def->kind == OP_MAP ? nd_ews[v->def->sub].name
+                                                 : nd_ops[v->def->kind].name;
+    const char *name = v->name ? v->name : plain;
+    size_t n = strlen(plain);
+    bool own = strncmp(name, plain, n) != 0 ||
+               (name[n] && name[n] != '_');
+    return cg_fresh(&f->names, own ? name : "t");
 }
 
 /* Names of buffers: the value's own if the program gave one, else made from

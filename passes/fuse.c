@@ -78,7 +78,7 @@ static bool is_absorbed(const nd_code *c, const nd_op *op)
 {
     if (op->kind != OP_ACCUM)
         return false;
-    const nd_vinfo *info = nd_info(c, nd_accum_source(op));
+    const nd_vinfo *info = nd_info(c, nd_accum_source(c, op));
     if (info->accum != op || !info->kernel)
         return false;
     const nd_node *n = nd_node_of(info->kernel, info->v);
@@ -109,24 +109,66 @@ static bool place(fuser *f, nd_op *op, int from, bool open)
 
 /* ---- flushing -------------------------------------------------------------------- */
 
-static void flush_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user);
+/* Marks a waiting op and the waiting ops it depends on. */
+static void want_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user);
 
-static void flush_op(fuser *f, nd_op *op)
+static void want_op(fuser *f, nd_op *op)
 {
     for (int i = 0; i < f->waiting.n; i++)
-        if (f->waiting.v[i] == op) {
-            nd_leaves(f->c, op, flush_leaf, f);
-            place(f, op, 0, true);
+        if (f->waiting.v[i] == op && !op->mark) {
+            op->mark = 1;
+            nd_leaves(f->c, op, want_leaf, f);
             return;
         }
 }
 
-static void flush_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+static void want_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     (void)c;
     (void)in_memory;
     if (leaf->def)
-        flush_op(user, leaf->def);
+        want_op(user, leaf->def);
+}
+
+static int axes_of(const nd_op *op)
+{
+    return op->kind == OP_REDUCE || op->kind == OP_ACCUM
+               ? op->in[0]->type.rank
+               : op->out[0]->type.rank;
+}
+
+/* The op to open a nest with: few axes first, because a nest can grow inner
+ * axes around row values but not the other way round. */
+static nd_op *next_opener(const fuser *f)
+{
+    nd_op *best = NULL;
+    for (int i = 0; i < f->waiting.n; i++) {
+        nd_op *op = f->waiting.v[i];
+        ready r = {.f = (fuser *)f};
+        if (!op || !op->mark || (best && axes_of(op) >= axes_of(best)))
+            continue;
+        nd_leaves(f->c, op, find_ready, &r);
+        if (!r.missing)
+            best = op;
+    }
+    return best;
+}
+
+/* Places the wanted ops: whatever fits an open nest first. */
+static void flush(fuser *f, int from)
+{
+    for (;;) {
+        bool joined = false;
+        for (int i = 0; i < f->waiting.n; i++)
+            if (f->waiting.v[i] && f->waiting.v[i]->mark)
+                joined |= place(f, f->waiting.v[i], from, false);
+        if (joined)
+            continue;
+        nd_op *op = next_opener(f);
+        if (!op)
+            return;
+        place(f, op, 0, true);
+    }
 }
 
 /* Waiting ops whose operands are ready and that fit a nest just made. */
@@ -149,19 +191,20 @@ static void compact(fuser *f)
 }
 
 /* Ops inside a body that read values of this block need them, too. */
-static void flush_body(nd_op *op, void *user)
+static void want_body(nd_op *op, void *user)
 {
     fuser *f = user;
-    if (!is_passive(f->c, op) || op->kind == OP_OUTPUT)
-        nd_leaves(f->c, op, flush_leaf, f);
+    if (!is_passive(f->c, op))
+        nd_leaves(f->c, op, want_leaf, f);
 }
 
 static void anchor(fuser *f, nd_op *op)
 {
     int from = f->out->v.n;
-    nd_leaves(f->c, op, flush_leaf, f);
+    nd_leaves(f->c, op, want_leaf, f);
     if (op->body)
-        nd_walk(op->body, flush_body, f);
+        nd_walk(op->body, want_body, f);
+    flush(f, from);
     come_along(f, from);
     compact(f);
     nd_kernel *k = ND_NEW(f->c->a, nd_kernel);
@@ -221,6 +264,7 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
     for (int i = 0; i < n; i++) {
         if (is_passive(c, ops[i]))
             continue;
+        ops[i]->mark = 0;
         if (nd_loop_op(c, ops[i]))
             ND_PUSH(c->a, &f.waiting, ops[i]);
         else
@@ -229,8 +273,8 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
     int from = out->v.n;
     for (int i = 0; i < f.waiting.n; i++)
         if (f.waiting.v[i])
-            flush_op(&f, f.waiting.v[i]);
-    come_along(&f, from);
+            f.waiting.v[i]->mark = 1;
+    flush(&f, from);
     for (int i = 0; i < out->v.n; i++) {
         nd_kernel *k = out->v.v[i];
         if (k->kind == K_LOOP)

@@ -44,7 +44,7 @@ static space space_of(nd_code *c, const nd_op *op)
         add_axes(c, &s, &op->in[0]->type);
         break;
     case OP_ACCUM:
-        add_axes(c, &s, &nd_accum_source(op)->type);
+        add_axes(c, &s, &nd_accum_source(c, op)->type);
         break;
     case OP_SCATTER_ADD:
         add_axes(c, &s, &op->in[1]->type);
@@ -98,7 +98,7 @@ nd_node *nd_node_of(nd_kernel *k, const nd_value *v)
 
 typedef struct check {
     nd_kernel *k;
-    bool legal, local, shares;
+    bool legal, shares;
 } check;
 
 static void check_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
@@ -110,7 +110,7 @@ static void check_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
         return;
     if (in_memory || n->add)
         ck->legal = false;
-    ck->local = ck->shares = true;
+    ck->shares = true;
 }
 
 static void loads_of(nd_code *c, nd_value *leaf, bool in_memory, void *user)
@@ -223,8 +223,7 @@ static bool fit_reduce(nd_code *c, nd_kernel *k, nd_node *n)
            !has(over, m, k->inner[k->ninner - 1]);
 }
 
-static bool place(nd_code *c, nd_kernel *k, nd_op *op, const space *s,
-                  bool local)
+static bool place(nd_code *c, nd_kernel *k, nd_op *op, const space *s)
 {
     nd_node n = {.op = op};
     int all[2 * ND_MAX_RANK];
@@ -234,7 +233,7 @@ static bool place(nd_code *c, nd_kernel *k, nd_op *op, const space *s,
         n.row = false;
     } else if (k->split && same_set(s->ext, s->n, k->outer, k->nouter)) {
         n.row = true;
-    } else if (!k->split && local && k->nouter &&
+    } else if (!k->split && k->nouter &&
                subset(k->outer, k->nouter, s->ext, s->n) &&
                !has(k->outer, k->nouter, s->ext[s->n - 1])) {
         grow(k, s);
@@ -261,7 +260,7 @@ bool nd_loop_join(nd_code *c, nd_kernel *k, nd_op *op)
     if (!ck.shares)
         return false;
     space s = space_of(c, op);
-    return place(c, k, op, &s, ck.local);
+    return place(c, k, op, &s);
 }
 
 nd_kernel *nd_loop_new(nd_code *c, nd_op *op)
@@ -273,7 +272,7 @@ nd_kernel *nd_loop_new(nd_code *c, nd_op *op)
     k->nouter = s.n;
     memcpy(k->outer, s.ext, sizeof s.ext);
     memcpy(k->outer_axis, s.axis, sizeof s.axis);
-    place(c, k, op, &s, true);
+    place(c, k, op, &s);
     return k;
 }
 

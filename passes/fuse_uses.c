@@ -286,6 +286,8 @@ static void copies_for_repeat(nd_code *c, nd_op *op)
 static void copies_for(nd_op *op, void *user)
 {
     nd_code *c = user;
+    if (nd_is_same(c, op))
+        return;
     switch (op->kind) {
     case OP_CONTRACT:
         for (int i = 0; i < 2; i++)
@@ -343,9 +345,9 @@ static nd_value *copy_crossing(nd_code *c, nd_value *v, bool everywhere)
 
 static void copies_for_cross(nd_code *c, nd_cross *x)
 {
-    if (!is_direct(c, x->to))
+    if (!is_direct(c, nd_behind(c, x->to)))
         copy_crossing(c, x->to, true);
-    if (!is_direct(c, x->from))
+    if (!is_direct(c, nd_behind(c, x->from)))
         copy_crossing(c, x->from, false);
 }
 
@@ -398,7 +400,7 @@ void nd_leaves(nd_code *c, nd_op *op, nd_leaf_fn *f, void *user)
 {
     switch (op->kind) {
     case OP_ACCUM:
-        nd_leaves_of(c, nd_accum_source(op), false, f, user);
+        nd_leaves_of(c, nd_accum_source(c, op), false, f, user);
         break;
     case OP_GATHER:
         nd_leaves_of(c, op->in[0], true, f, user);
@@ -479,7 +481,7 @@ static void find_homes(nd_op *op, void *user)
             nd_info(c, x)->alias = op->out[0];
     }
     if (op->kind == OP_ACCUM) {
-        nd_value *x = nd_accum_source(op);
+        nd_value *x = nd_accum_source(c, op);
         if (is_direct(c, x) && nd_info(c, x)->nuses == 1 &&
             x->def->block == op->block &&
             (x->def->kind == OP_CONTRACT || x->def->kind == OP_SCATTER_ADD ||

@@ -150,13 +150,13 @@ static int64_t spread_of(const nd_code *c, const nd_ref *r, int from)
 
 /* What a repeat stacks, maybe inside another: how many leading axes count
  * iterations. */
-static int stacked_axes(const nd_value *v)
+static int stacked_axes(const nd_code *c, const nd_value *v)
 {
     int n = 0;
     while (v->def && v->def->kind == OP_REPEAT &&
            v->index >= v->def->ncarry) {
         n++;
-        v = v->def->body->yields.v[v->index];
+        v = nd_behind(c, v->def->body->yields.v[v->index]);
     }
     return n;
 }
@@ -168,7 +168,7 @@ static nd_ref buffer(nd_code *c, const nd_value *v)
     r.value = v;
     bool shared = v->def && (v->def->kind == OP_INPUT ||
                              (nd_is_copy(v->def) && v->def->sub == 2));
-    int stacked = stacked_axes(v);
+    int stacked = stacked_axes(c, v);
     set_strides(c, &r, stacked, shared);
     int64_t step = (spread_of(c, &r, stacked) + 15) & ~(int64_t)15;
     for (int i = stacked - 1; i >= 0; i--) {
@@ -332,13 +332,9 @@ bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r)
 
 /* ---- gradients ------------------------------------------------------------------------ */
 
-nd_value *nd_accum_source(const nd_op *accum)
+nd_value *nd_accum_source(const nd_code *c, const nd_op *accum)
 {
-    nd_value *v = accum->in[0];
-    while (v->def && (v->def->kind == OP_RENAME ||
-                      (v->def->kind == OP_STOP_GRAD && !nd_is_copy(v->def))))
-        v = v->def->in[0];
-    return v;
+    return nd_behind(c, accum->in[0]);
 }
 
 nd_ref nd_grad_ref(nd_code *c, const nd_op *accum)
@@ -353,7 +349,7 @@ nd_ref nd_grad_ref(nd_code *c, const nd_op *accum)
         if (b->parent->axes[0] == p->layer &&
             nd_axis_at(&accum->in[0]->type, p->layer) < 0)
             at_iteration(&r, b->parent);
-    for (nd_value *v = accum->in[0]; v != nd_accum_source(accum);
+    for (nd_value *v = accum->in[0]; v != nd_accum_source(c, accum);
          v = v->def->in[0])
         if (v->def->kind == OP_RENAME)
             r.axis[axis_at(&r, v->def->to[0])] = v->def->axes[0];
@@ -395,7 +391,7 @@ size_t nd_bytes_max(nd_code *c, const nd_value *v)
 {
     nd_ref r = buffer(c, v);
     int64_t n = spread_of(c, &r, 0);
-    int stacked = stacked_axes(v);
+    int stacked = stacked_axes(c, v);
     if (stacked)
         n = nd_len_max(c, &r.stride[0]) * c->exts.v[r.ext[0]].max;
     size_t bytes = (size_t)n * nd_dtype_size(v->type.dtype);

@@ -250,7 +250,7 @@ bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r);
 /* The part of a parameter's gradient that an accumulate adds to, with the axis
  * names of what it adds. */
 nd_ref nd_grad_ref(nd_code *c, const nd_op *accum);
-nd_value *nd_accum_source(const nd_op *accum);
+nd_value *nd_accum_source(const nd_code *c, const nd_op *accum);
 /* Where the result of an op goes that accumulates or stores; see vinfo. */
 bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
 bool nd_is_packed(const nd_code *c, const nd_ref *r);

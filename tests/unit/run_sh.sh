@@ -50,7 +50,7 @@ file count.nd <<'END'
 # RUN: ndc %s
 # COUNT all_reduce 2
 say all_reduce [all_reduce]
-say my_all_reduce
+say my_all_reduce %all_reduce = x.all_reduce
 END
 expect 0 ok count.nd
 echo "say all_reduce" >>"$dir/t/count.nd"
