@@ -18,7 +18,7 @@ void cg_report_plan(nd_module *m, nd_buf *out);
 /* 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
 int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
 
-/* ---- emit_names.c --------------------------------------------------------------- */
+/* ---- emit_names.c ------------------------------------------------------- */
 
 typedef struct cg_names {            /* names taken in one scope */
     nd_arena *arena;
@@ -29,7 +29,7 @@ const char *cg_word(nd_arena *a, const char *s);       /* a C identifier */
 /* `want`, or want_2, want_3 ... if taken; never a C keyword. */
 const char *cg_fresh(cg_names *n, const char *want);
 
-/* ---- the file under construction --------------------------------------------------- */
+/* ---- the file under construction ---------------------------------------- */
 
 typedef struct cg_pointer {          /* a buffer that a function reads or writes */
     nd_ref ref;
@@ -68,7 +68,8 @@ typedef struct cg {
     ND_VEC(cg_kernel *) kernels;
     ND_VEC(cg_body *) bodies;
     bool *buffer_used;               /* by mark */
-    bool uses_scatter, uses_gather, uses_weight, uses_gradient;  /* helpers */
+    bool uses_scatter, uses_gather;  /* helpers that are called */
+    bool uses_weight, uses_gradient;
 } cg;
 
 typedef struct cg_fn {
@@ -92,7 +93,7 @@ void cg_name_extents(cg *g);
 /* `const int64_t n_batch = r->n[X_batch_dp];` and so on, for what was used. */
 void cg_declare(cg_fn *f, nd_buf *b);
 
-/* ---- emit_text.c: small pieces of C -------------------------------------------------- */
+/* ---- emit_text.c: small pieces of C ------------------------------------- */
 
 const char *cg_ctype(nd_dtype t);
 const char *cg_axis_var(cg *g, const nd_axis *a);   /* its loop variable */
@@ -104,6 +105,7 @@ const char *cg_mesh_names(cg *g, uint32_t mesh, const char *sep);
 const char *cg_count(cg_fn *f, int ext);            /* "256" or "n_batch" */
 const char *cg_start(cg_fn *f, int ext);            /* "0" or "o_seq" */
 const char *cg_len(cg_fn *f, const nd_len *l);      /* "256 * n_batch" */
+const char *cg_bytes(cg_fn *f, const nd_ref *r);     /* of a packed value */
 const char *cg_scaled(cg_fn *f, const char *x, const nd_len *l);
 const char *cg_sum(nd_arena *a, const char *x, const char *y);
 const char *cg_type(cg *g, const nd_type *t);       /* as in the IR */
@@ -117,9 +119,12 @@ const char *cg_value_name(cg *g, const nd_value *v);
 /* A local variable for v: its own name, or t, t_2 ... */
 const char *cg_local_name(cg_fn *f, const nd_value *v);
 
-/* ---- emit_expr.c: values as expressions ------------------------------------------------ */
+/* ---- emit_expr.c: values as expressions --------------------------------- */
 
-enum { CG_TERNARY, CG_BINARY, CG_UNARY, CG_PRIMARY };
+/* How tightly an expression's outermost operator binds. */
+enum {
+    CG_TERNARY, CG_LOGIC, CG_COMPARE, CG_SUM, CG_PRODUCT, CG_UNARY, CG_PRIMARY
+};
 
 typedef struct cg_expr {
     const char *s;
@@ -153,13 +158,14 @@ typedef struct cg_env {
 cg_expr cg_value(cg_env *e, const nd_value *v);
 cg_expr cg_op_value(cg_env *e, nd_op *op);
 const char *cg_row_index(cg_env *e, nd_op *op);      /* gather, scatter_add */
+/* An element of r; axis `at`, if not NULL, stands at the index `as`. */
 const char *cg_element(cg_env *e, const nd_ref *r, bool write,
                        const nd_axis *at, const char *as);
 const char *cg_paren(nd_arena *a, cg_expr x, int need);
 const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                        const char *y);              /* x (+, max, min) y */
 
-/* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_stage.c, emit_tables.c ------------------ */
+/* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_stage.c, emit_tables.c -- */
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);

@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-/* ---- pointers ------------------------------------------------------------------- */
+/* ---- pointers ----------------------------------------------------------- */
 
 /* How far into its root a view begins, or NULL. */
 static const char *offset_of(cg_fn *f, const nd_ref *r)
@@ -79,7 +79,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
     f->b = body;
 }
 
-/* ---- calls ------------------------------------------------------------------------ */
+/* ---- calls -------------------------------------------------------------- */
 
 static void call_kernel(cg_fn *f, nd_kernel *k)
 {
@@ -102,7 +102,7 @@ static void call_kernel(cg_fn *f, nd_kernel *k)
     cg_line(f, "%s", b.s);
 }
 
-/* ---- repeats ------------------------------------------------------------------------ */
+/* ---- repeats ------------------------------------------------------------ */
 
 typedef struct carry {
     bool in, out;                    /* does the body read, write it */
@@ -161,9 +161,7 @@ static const char *whole_bytes(cg_fn *f, const nd_value *v)
 {
     nd_ref r;
     nd_ref_of(f->g->c, v, &r);
-    nd_len n = nd_numel_local(f->g->c, &r);
-    return nd_fmt(f->g->a, "(size_t)(%s) * sizeof(%s)", cg_len(f, &n),
-                  cg_ctype(r.dtype));
+    return cg_bytes(f, &r);
 }
 
 /* Where the iteration writes: the result at the last one. */
@@ -309,7 +307,7 @@ static void start_caller(cg_fn *f, cg *g)
         ND_PUSH(g->a, &f->names.taken, cg_axis_var(g, g->m->axes.v[i]));
 }
 
-/* ---- functions --------------------------------------------------------------------------- */
+/* ---- functions ---------------------------------------------------------- */
 
 static int depth_of(const nd_op *op)
 {
@@ -343,11 +341,22 @@ static void order_carries(cg_fn *f, cg_body *b)
                 ND_PUSH(f->g->a, &b->ptrs, f->ptrs.v[i]);
 }
 
+static bool encloses(const nd_op *outer, const nd_op *op)
+{
+    for (; op; op = op->block->parent)
+        if (op == outer)
+            return true;
+    return false;
+}
+
+/* The iterations that the body is told, outermost first; those of repeats that
+ * it runs itself are its own. */
 static void order_iters(cg_fn *f, cg_body *b)
 {
     for (int d = 0; d < ND_MAX_RANK; d++)
         for (int i = 0; i < f->iters.n; i++)
-            if (depth_of(f->iters.v[i]) == d)
+            if (depth_of(f->iters.v[i]) == d &&
+                encloses(f->iters.v[i], f->in_repeat))
                 ND_PUSH(f->g->a, &b->iters, f->iters.v[i]);
 }
 
@@ -386,7 +395,7 @@ cg_body *cg_emit_body(cg *g, nd_op *repeat)
     return b;
 }
 
-/* ---- stages -------------------------------------------------------------------------------- */
+/* ---- stages ------------------------------------------------------------- */
 
 const char *cg_stage_prefix(cg *g, int s)
 {

@@ -23,7 +23,7 @@ static const cg_axis *find_axis(const cg_env *e, const nd_axis *a)
     return NULL;
 }
 
-/* ---- memory ------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------- */
 
 /* The part of the address that the inner (or outer) loop variables make, and
  * axis `at` as the index `as`, which counts as inner. */
@@ -77,15 +77,19 @@ static void line_before(cg_env *e, const char *text)
     e->f->b = here;
 }
 
-/* A value without inner axes, read in a pass: loaded once per row. */
+/* A value without inner axes is loaded once per row. */
 static const char *hoist(cg_env *e, const nd_value *v, const char *element)
 {
     for (int i = 0; i < e->hoisted.n; i++)
         if (strcmp(e->hoisted.v[i].element, element) == 0)
             return e->hoisted.v[i].name;
     cg_hoisted h = {element, cg_local_name(e->f, v)};
-    line_before(e, nd_fmt(e->f->g->a, "const %s %s = %s;",
-                          cg_ctype(v->type.dtype), h.name, element));
+    const char *line = nd_fmt(e->f->g->a, "const %s %s = %s;",
+                              cg_ctype(v->type.dtype), h.name, element);
+    if (e->before)
+        line_before(e, line);
+    else
+        cg_line(e->f, "%s", line);
     ND_PUSH(e->f->g->a, &e->hoisted, h);
     return h.name;
 }
@@ -110,7 +114,7 @@ static const char *kept_element(cg_env *e, const char *row)
     return b.s;
 }
 
-/* ---- values -------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------- */
 
 cg_expr cg_value(cg_env *e, const nd_value *v)
 {
@@ -132,7 +136,7 @@ cg_expr cg_value(cg_env *e, const nd_value *v)
     nd_ref r;
     nd_ref_of(c, v, &r);
     const char *s = cg_element(e, &r, false, NULL, NULL);
-    if (e->before && !has_inner(e, &v->type))
+    if (e->rows && !has_inner(e, &v->type))
         s = hoist(e, v, s);
     return (cg_expr){s, CG_PRIMARY};
 }
@@ -169,13 +173,13 @@ static cg_expr cast_value(cg_env *e, const nd_op *op)
     if (strcmp(cg_ctype(to), cg_ctype(op->in[0]->type.dtype)) == 0)
         return x;
     if (to == ND_BOOL)
-        return (cg_expr){nd_fmt(a, "%s != 0", cg_paren(a, x, CG_UNARY)),
-                         CG_BINARY};
+        return (cg_expr){nd_fmt(a, "%s != 0", cg_paren(a, x, CG_SUM)),
+                         CG_COMPARE};
     return (cg_expr){nd_fmt(a, "(%s)%s", cg_ctype(to),
                             cg_paren(a, x, CG_PRIMARY)), CG_UNARY};
 }
 
-/* ---- elementwise ops ----------------------------------------------------------------- */
+/* ---- elementwise ops ---------------------------------------------------- */
 
 /* Fills $0, $1, $2 of a template. */
 static const char *fill(nd_arena *a, const char *t, const char *const *x)
@@ -203,33 +207,55 @@ const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                 arg);
 }
 
+/* What an operator binds as, and what its operands must bind as so that they
+ * need no parentheses. Sums keep those on the right: they are not associative. */
+typedef struct binding {
+    int result, left, right;
+} binding;
+
+static binding binding_of(int ew, const char *c)
+{
+    switch (ew) {
+    case EW_ADD:
+    case EW_SUB:
+        return (binding){CG_SUM, CG_SUM, CG_PRODUCT};
+    case EW_MUL:
+    case EW_DIV:
+        return (binding){CG_PRODUCT, CG_PRODUCT, CG_UNARY};
+    case EW_AND:
+    case EW_OR:
+        return (binding){CG_LOGIC, CG_COMPARE, CG_COMPARE};
+    case EW_WHERE:
+        return (binding){CG_TERNARY, CG_LOGIC, CG_LOGIC};
+    default:
+        if (isalpha((unsigned char)c[0]))
+            return (binding){CG_PRIMARY, CG_TERNARY, CG_TERNARY};
+        if (c[0] != '$')
+            return (binding){CG_UNARY, CG_PRIMARY, CG_PRIMARY};
+        return (binding){CG_COMPARE, CG_SUM, CG_SUM};
+    }
+}
+
 static cg_expr map_value(cg_env *e, const nd_op *op)
 {
     nd_arena *a = e->f->g->a;
     const char *t = nd_ews[op->sub].c, *arg[3];
-    bool call = isalpha((unsigned char)t[0]), prefix = t[0] != '$';
-    bool whole = !nd_is_float(op->out[0]->type.dtype);
-    bool pick = op->sub == EW_WHERE;
-    if (whole && (op->sub == EW_MIN || op->sub == EW_MAX)) {
+    binding b = binding_of(op->sub, t);
+    if (!nd_is_float(op->out[0]->type.dtype) &&
+        (op->sub == EW_MIN || op->sub == EW_MAX)) {
         t = op->sub == EW_MIN ? "$0 < $1 ? $0 : $1" : "$0 > $1 ? $0 : $1";
-        call = prefix = false;
-        pick = true;
+        b = (binding){CG_TERNARY, CG_SUM, CG_SUM};
     }
-    int need = call ? CG_TERNARY : prefix ? CG_PRIMARY : CG_UNARY;
-    if (pick)
-        need = op->sub == EW_WHERE ? CG_BINARY : CG_UNARY;
     for (int i = 0; i < op->nin; i++) {
         cg_expr x = cg_value(e, op->in[i]);
-        arg[i] = cg_paren(a, x, need);
-        /* -(-1.0f), not --1.0f */
-        if (prefix && !call && arg[i][0] == '-')
-            arg[i] = nd_fmt(a, "(%s)", arg[i]);
+        arg[i] = cg_paren(a, x, i ? b.right : b.left);
+        if (b.result == CG_UNARY && arg[i][0] == '-')
+            arg[i] = nd_fmt(a, "(%s)", arg[i]);    /* -(-1.0f) */
     }
-    int tight = call ? CG_PRIMARY : prefix ? CG_UNARY : CG_BINARY;
-    return (cg_expr){fill(a, t, arg), pick ? CG_TERNARY : tight};
+    return (cg_expr){fill(a, t, arg), b.result};
 }
 
-/* ---- ops with statements of their own -------------------------------------------------- */
+/* ---- ops with statements of their own ----------------------------------- */
 
 /* The position that a gather or scatter_add touches, as a local variable. */
 const char *cg_row_index(cg_env *e, nd_op *op)
@@ -246,7 +272,7 @@ const char *cg_row_index(cg_env *e, nd_op *op)
     const char *s = nd_fmt(a, "const int64_t %s = %s;", name, x.s);
     if (strcmp(from, "0") != 0)
         s = nd_fmt(a, "const int64_t %s = %s - %s;", name,
-                   cg_paren(a, x, CG_UNARY), from);
+                   cg_paren(a, x, CG_SUM), from);
     if (e->before && !has_inner(e, &op->in[1]->type))
         line_before(e, s);
     else

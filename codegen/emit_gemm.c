@@ -120,7 +120,7 @@ static const char *dim_stride(product *p, const nd_ref *r, const group *g,
     return cg_len(p->f, &s);
 }
 
-/* ---- loops around the call ------------------------------------------------------- */
+/* ---- loops around the call ---------------------------------------------- */
 
 static bool in_dim(dim d, int i)
 {
@@ -193,13 +193,11 @@ static bool may_skip(const product *p)
 
 static void clear_result(product *p)
 {
-    nd_len n = nd_numel_local(p->f->g->c, &p->c);
     const char *x = cg_pointer_to(p->f, &p->c, true)->name;
-    cg_line(p->f, "memset(%s, 0, (size_t)(%s) * sizeof *%s);", x,
-            cg_len(p->f, &n), x);
+    cg_line(p->f, "memset(%s, 0, %s);", x, cg_bytes(p->f, &p->c));
 }
 
-/* ---- comments ------------------------------------------------------------------------ */
+/* ---- comments ----------------------------------------------------------- */
 
 static void put_axes(nd_buf *b, const group *g, dim d)
 {
@@ -234,7 +232,7 @@ static void comment(product *p, nd_op *op, bool acc)
     cg_line(p->f, "%s", b.s);
 }
 
-/* ---- the call ---------------------------------------------------------------------------- */
+/* ---- the call ----------------------------------------------------------- */
 
 void cg_gemm(cg_fn *f, nd_kernel *k)
 {
@@ -280,7 +278,7 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     f->indent = indent;
 }
 
-/* ---- collectives --------------------------------------------------------------------------- */
+/* ---- collectives -------------------------------------------------------- */
 
 static nd_len span(nd_code *c, const nd_ref *r, int from, int to)
 {
@@ -296,8 +294,7 @@ static void all_reduce(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
     const char *in = cg_pointer_to(f, x, false)->name;
     nd_len n = nd_numel_local(f->g->c, y);
     if (strcmp(in, out) != 0)
-        cg_line(f, "memcpy(%s, %s, (size_t)(%s) * sizeof *%s);", out, in,
-                cg_len(f, &n), out);
+        cg_line(f, "memcpy(%s, %s, %s);", out, in, cg_bytes(f, y));
     cg_line(f, "ndrt_all_reduce(r, %s, %s, %s, %s);",
             cg_group_name(f->g, op->mesh), out, cg_len(f, &n),
             op->sub == RED_MAX ? "true" : "false");

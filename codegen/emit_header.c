@@ -64,9 +64,9 @@ static void put_memory(cg *g, nd_buf *b)
     const nd_program *p = g->m->program;
     for (int s = 0; s < p->nstages; s++) {
         const nd_stage_mem *m = &g->c->mem.stage[s];
-        nd_putf(b, " *   %-13s %zu bytes per rank: weights %zu, gradients "
-                   "%zu,\n *                 optimizer %zu, inputs %zu, saved "
-                   "%zu, temporary %zu\n",
+        nd_putf(b, " *   %-13s %zu bytes per rank: weights %zu,\n"
+                   " *                 gradients %zu, optimizer %zu, inputs "
+                   "%zu,\n *                 saved %zu, temporary %zu\n",
                 p->nstages == 1 ? "memory"
                                 : nd_fmt(g->a, "stage %d", s),
                 m->arena_bytes, m->weight_bytes, m->grad_bytes, m->state_bytes,
@@ -89,6 +89,6 @@ void cg_emit_header(cg *g, nd_buf *b)
     put_memory(g, b);
     nd_put(b, " *\n * Activations are packed by the rank's own lengths r->n"
               "[X_...]; parameters and\n * inputs are spaced by those of the "
-              "largest rank. r->off[X_...] is the global index\n * of the "
+              "largest rank. r->off[X_...] is the global\n * index of the "
               "first element.\n */\n");
 }

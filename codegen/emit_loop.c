@@ -27,7 +27,7 @@ typedef struct nest {
     const char **partial;            /* by node: the sum of one row */
 } nest;
 
-/* ---- what a pass computes --------------------------------------------------------- */
+/* ---- what a pass computes ----------------------------------------------- */
 
 static void need_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
@@ -65,7 +65,7 @@ static void find_needs(nest *x, int pass)
     }
 }
 
-/* ---- adding to memory ----------------------------------------------------------------- */
+/* ---- adding to memory --------------------------------------------------- */
 
 static nd_ref target_of(nest *x, const nd_op *op)
 {
@@ -148,7 +148,7 @@ static void clear_targets(nest *x)
     }
 }
 
-/* ---- one node --------------------------------------------------------------------------- */
+/* ---- one node ----------------------------------------------------------- */
 
 static void store(nest *x, const nd_node *n, const char *value)
 {
@@ -220,7 +220,7 @@ static void emit_node(nest *x, int i)
     }
 }
 
-/* ---- loops ------------------------------------------------------------------------------- */
+/* ---- loops -------------------------------------------------------------- */
 
 static void open_loop(nest *x, const cg_axis *a, bool brace)
 {
@@ -269,7 +269,6 @@ static void inner_loops(nest *x)
     f->b = (nd_buf){.arena = x->g->a};
     f->indent = base + x->k->ninner;
     x->e.before = &before;
-    x->e.hoisted.n = 0;
     for (int i = 0; i < x->k->nodes.n; i++)
         if (x->need[i])
             emit_node(x, i);
@@ -368,7 +367,7 @@ static void one_row(nest *x)
     row_ops(x, x->k->npasses);
 }
 
-/* ---- the function ------------------------------------------------------------------------- */
+/* ---- the function ------------------------------------------------------- */
 
 static void set_up(nest *x, cg *g, nd_kernel *k)
 {
@@ -449,7 +448,8 @@ static void order_pointers(cg_kernel *out, nest *x)
 static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
 {
     const char *source = cg_source(g, 0, k->k->loc);
-    nd_putf(b, "/* %s", source ? source : k->k->op->path);
+    const char *path = k->k->op->path;
+    nd_putf(b, "/* %s", source ? source : path && *path ? path : g->m->name);
     int wide = 0;
     for (int i = 0; i < k->ptrs.n; i++) {
         int n = (int)strlen(k->ptrs.v[i].name);
@@ -507,9 +507,9 @@ cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
     set_up(&x, g, k);
     emit_nest(&x);
     out->k = k;
+    const char *base = *k->name ? k->name : g->m->name;
     out->name = cg_fresh(&g->global,
-                         nd_fmt(g->a, "%s_%s", *k->name ? k->name : g->m->name,
-                                phase[k->phase]));
+                         nd_fmt(g->a, "%s_%s", base, phase[k->phase]));
     order_pointers(out, &x);
     out->needs_rank = x.f.uses_rank;
     for (int i = 0; i < x.f.iters.n; i++)

@@ -37,7 +37,7 @@ static const char *real(cg *g, double v)
     return "0";
 }
 
-/* ---- names ------------------------------------------------------------------------ */
+/* ---- names -------------------------------------------------------------- */
 
 static void enum_of(nd_buf *b, const char *comment, const char *const *names,
                     int n)
@@ -88,7 +88,7 @@ static const char *bytes_or_none(cg *g, size_t x)
     return x == (size_t)-1 ? "NDRT_NONE" : nd_fmt(g->a, "%zu", x);
 }
 
-/* ---- places ------------------------------------------------------------------------- */
+/* ---- places ------------------------------------------------------------- */
 
 static void stage_places(cg *g, nd_buf *b, int s)
 {
@@ -205,7 +205,7 @@ void cg_emit_places(cg *g, nd_buf *b)
                 "                    outer, n, inner);\n}\n\n", most);
 }
 
-/* ---- mesh, extents, parameters --------------------------------------------------------- */
+/* ---- mesh, extents, parameters ------------------------------------------ */
 
 static void emit_extents(cg *g, nd_buf *b)
 {
@@ -273,10 +273,13 @@ static void emit_params(cg *g, nd_buf *b)
             for (int k = 0; k < g->c->mem.buckets.v[j].params.n; k++)
                 if (g->c->mem.buckets.v[j].params.v[k] == p)
                     stages = g->c->mem.buckets.v[j].stages;
-        nd_putf(b, "    [%s] = {%s, %d, ", g->param_name[i],
+        nd_buf s = {.arena = g->a};
+        nd_putf(&s, "[%s] = {%s, %d, ", g->param_name[i],
                 text_of(g, p->name), p->value->type.rank);
-        list_shape(g, b, &p->value->type);
-        nd_putf(b, ",\n        %s, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, "
+        list_shape(g, &s, &p->value->type);
+        nd_put(&s, ",");
+        cg_fold(b, 4, s.s);
+        nd_putf(b, "        %s, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, "
                    "0x%x},\n",
                 bool_of(p->layer != NULL), init[p->init],
                 real(g, p->init_arg), (long long)p->fan_in,
@@ -350,7 +353,7 @@ static void emit_tensors(cg *g, nd_buf *b)
         nd_put(b, "};\n\n");
 }
 
-/* ---- stages --------------------------------------------------------------------------------- */
+/* ---- stages ------------------------------------------------------------- */
 
 static size_t place_of(cg *g, int s, const nd_value *v)
 {
@@ -462,7 +465,7 @@ static void stage_row(cg *g, nd_buf *b, int s)
             st->actions.n, pre, st->slots ? st->slots : 1);
 }
 
-/* ---- program ----------------------------------------------------------------------------------- */
+/* ---- program ------------------------------------------------------------ */
 
 static int sample_extent(cg *g)
 {

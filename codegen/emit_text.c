@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- lines --------------------------------------------------------------------- */
+/* ---- lines -------------------------------------------------------------- */
 
 /* How good a line break is at blank i: after a comma best, then after what
  * joins the parts of an expression loosely, never inside a declarator. */
@@ -32,19 +32,21 @@ static int break_rank(const char *s, size_t i)
 }
 
 /* The blank to break at so that at most `room` characters come before it: the
- * best one in the second half, else the last. */
+ * best one in the second half and outside parentheses, else the last. */
 static size_t break_at(const char *s, size_t room)
 {
     size_t best = 0;
-    int rank = -1;
+    int rank = -1, depth = 0;
     bool quoted = false;
     for (size_t i = 0; s[i]; i++) {
         quoted ^= s[i] == '"';
+        depth += s[i] == '(' || s[i] == '[';
+        depth -= s[i] == ')' || s[i] == ']';
         if (s[i] != ' ' || quoted || i == 0)
             continue;
         if (i > room && best)
             break;
-        int r = break_rank(s, i) - (2 * i < room ? 4 : 0);
+        int r = break_rank(s, i) - 2 * depth - (2 * i < room ? 4 : 0);
         if (r >= rank || !best) {
             rank = r;
             best = i;
@@ -114,7 +116,7 @@ void cg_declare(cg_fn *f, nd_buf *b)
                   "    const uint32_t step = (uint32_t)r->step;\n");
 }
 
-/* ---- words ----------------------------------------------------------------------- */
+/* ---- words -------------------------------------------------------------- */
 
 const char *cg_ctype(nd_dtype t)
 {
@@ -255,7 +257,7 @@ void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc)
         nd_putf(b, "%*s/* %s */\n", indent, "", s);
 }
 
-/* ---- lengths ------------------------------------------------------------------------ */
+/* ---- lengths ------------------------------------------------------------ */
 
 const char *cg_count(cg_fn *f, int ext)
 {
@@ -282,6 +284,16 @@ const char *cg_len(cg_fn *f, const nd_len *l)
     for (int i = 0; l->k && i < l->n; i++)
         nd_putf(&b, "%s%s", b.n ? " * " : "", cg_count(f, l->ext[i]));
     return b.s;
+}
+
+const char *cg_bytes(cg_fn *f, const nd_ref *r)
+{
+    nd_len n = nd_numel_local(f->g->c, r);
+    const char *s = cg_len(f, &n);
+    if (n.n)
+        s = nd_fmt(f->g->a, n.k == 1 && n.n == 1 ? "(size_t)%s" : "(size_t)(%s)",
+                   s);
+    return nd_fmt(f->g->a, "%s * sizeof(%s)", s, cg_ctype(r->dtype));
 }
 
 /* x * l, or NULL if that is 0. */
@@ -312,7 +324,7 @@ const char *cg_iter(cg_fn *f, nd_op *repeat)
     return depth ? nd_fmt(f->g->a, "l%d", depth + 1) : "l";
 }
 
-/* ---- pointers ------------------------------------------------------------------------ */
+/* ---- pointers ----------------------------------------------------------- */
 
 static bool same_place(const nd_ref *a, const nd_ref *b)
 {

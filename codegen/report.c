@@ -61,7 +61,7 @@ static int mesh_size(const report *r, uint32_t mesh)
     return n;
 }
 
-/* ---- traffic ----------------------------------------------------------------------- */
+/* ---- traffic ------------------------------------------------------------ */
 
 static void add(report *r, const char *what, nd_opcode kind, uint32_t mesh,
                 const char *when, double count, double bytes)
@@ -160,7 +160,7 @@ static void report_traffic(report *r, int stage)
         nd_put(r->b, "    none\n");
 }
 
-/* ---- sections ------------------------------------------------------------------------ */
+/* ---- sections ----------------------------------------------------------- */
 
 static void report_plan(report *r)
 {
@@ -192,7 +192,7 @@ static void report_stage(report *r, int s)
     const nd_stage *st = &p->stage[s];
     const nd_stage_mem *m = &r->c->mem.stage[s];
     int ranks = nd_mesh_ranks(&r->m->mesh) / p->nstages;
-    nd_putf(r->b, "\n%s %d of %d: %d rank%s", "stage", s + 1, p->nstages, ranks,
+    nd_putf(r->b, "\nstage %d of %d: %d rank%s", s + 1, p->nstages, ranks,
             ranks == 1 ? "" : "s");
     if (r->m->plan.pipe_axis)
         nd_putf(r->b, ", %s %d..%d", r->m->plan.pipe_axis->name, st->lo,
@@ -224,8 +224,20 @@ static void report_decay(report *r, const char *title, bool decay)
     }
     if (!b.n)
         return;
-    nd_putf(r->b, "\n%s\n", title);
-    cg_fold(r->b, 2, b.s);
+    nd_putf(r->b, "\n%s\n ", title);
+    int col = 1;
+    for (char *s = b.s, *end; *s; s = end) {
+        end = s + strcspn(s, " ");
+        end += *end == ' ';
+        int n = (int)(end - s);
+        if (col + n > 79) {
+            nd_put(r->b, "\n ");
+            col = 1;
+        }
+        nd_putf(r->b, " %.*s", n - (end[-1] == ' '), s);
+        col += n;
+    }
+    nd_put(r->b, "\n");
 }
 
 void cg_report_plan(nd_module *m, nd_buf *out)

@@ -44,7 +44,7 @@ static nd_kernel *push(fuser *f, nd_kernel *k)
     return k;
 }
 
-/* ---- placing one op ------------------------------------------------------------- */
+/* ---- placing one op ----------------------------------------------------- */
 
 typedef struct ready {
     fuser *f;
@@ -107,7 +107,7 @@ static bool place(fuser *f, nd_op *op, int from, bool open)
     return open;
 }
 
-/* ---- flushing -------------------------------------------------------------------- */
+/* ---- flushing ----------------------------------------------------------- */
 
 /* Marks a waiting op and the waiting ops it depends on. */
 static void want_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user);
@@ -218,43 +218,103 @@ static void anchor(fuser *f, nd_op *op)
     placed(f, push(f, k), op);
 }
 
-/* ---- names --------------------------------------------------------------------------- */
+/* ---- sinking ------------------------------------------------------------ */
 
-/* How many leading characters of a path two ops share, whole parts only. */
-static size_t common(const char *a, size_t n, const char *b)
+typedef struct feeds {
+    nd_kernel *from;
+    bool yes;
+} feeds;
+
+static void feeds_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
-    size_t same = 0, i = 0;
-    for (; i < n && b[i] && a[i] == b[i]; i++)
-        if (a[i] == '.')
-            same = i;
-    if ((i == n || a[i] == '\0') && (b[i] == '\0' || b[i] == '.'))
-        same = i;
-    return same;
+    feeds *f = user;
+    (void)in_memory;
+    f->yes |= nd_info(c, leaf)->kernel == f->from;
 }
+
+typedef struct walk {
+    nd_code *c;
+    feeds f;
+} walk;
+
+static void feeds_body(nd_op *op, void *user)
+{
+    walk *w = user;
+    if (!is_passive(w->c, op))
+        nd_leaves(w->c, op, feeds_leaf, &w->f);
+}
+
+/* Does kernel k read what `from` makes? */
+static bool reads_from(nd_code *c, nd_kernel *k, nd_kernel *from)
+{
+    walk w = {c, {from, false}};
+    for (int i = 0; i < k->nodes.n; i++) {
+        nd_leaves(c, k->nodes.v[i].op, feeds_leaf, &w.f);
+        if (k->nodes.v[i].op->body)
+            nd_walk(k->nodes.v[i].op->body, feeds_body, &w);
+    }
+    return w.f.yes;
+}
+
+/* A nest whose first reader is a nest that can hold it moves in there. */
+static bool sink_one(nd_code *c, nd_kernels *list, int at)
+{
+    nd_kernel *early = list->v.v[at];
+    if (early->kind != K_LOOP)
+        return false;
+    for (int i = at + 1; i < list->v.n; i++) {
+        nd_kernel *late = list->v.v[i];
+        if (!reads_from(c, late, early))
+            continue;
+        if (late->kind != K_LOOP || !nd_loop_absorb(c, late, early))
+            return false;
+        for (int k = 0; k < early->nodes.n; k++)
+            for (int j = 0; j < early->nodes.v[k].op->nout; j++)
+                nd_info(c, early->nodes.v[k].op->out[j])->kernel = late;
+        for (int k = at + 1; k < list->v.n; k++) {
+            list->v.v[k - 1] = list->v.v[k];
+            list->v.v[k - 1]->index = k - 1;
+        }
+        list->v.n--;
+        return true;
+    }
+    return false;
+}
+
+static void sink(nd_code *c, nd_kernels *list)
+{
+    for (int i = list->v.n - 1; i >= 0; i--)
+        sink_one(c, list, i);
+}
+
+/* ---- names -------------------------------------------------------------- */
 
 static const char *path_of(const nd_op *op)
 {
     return op->path ? op->path : "";
 }
 
-/* "layers.attn" for ops of one instance; "layers" for a mixture. */
-static void name_kernel(nd_code *c, nd_kernel *k)
+/* Named after the instance that most of its ops belong to, the first one if
+ * several do: "layers.attn.softmax". */
+static void name_kernel(nd_kernel *k)
 {
-    nd_op *op = k->nodes.v[0].op;
-    size_t n = strlen(path_of(op));
-    const char *path = path_of(op);
-    for (int i = 1; i < k->nodes.n; i++)
-        n = common(path, n, path_of(k->nodes.v[i].op));
-    for (int i = 0; i < k->nodes.n && !n; i++) {
-        path = path_of(k->nodes.v[i].op);
-        n = strlen(path);
+    int most = 0;
+    for (int i = 0; i < k->nodes.n; i++) {
+        nd_op *op = k->nodes.v[i].op;
+        int n = 0;
+        for (int j = 0; j < k->nodes.n; j++)
+            n += strcmp(path_of(op), path_of(k->nodes.v[j].op)) == 0;
+        n *= *path_of(op) ? 2 : 1;
+        if (n > most) {
+            most = n;
+            k->op = op;
+        }
     }
-    k->op = op;
-    k->loc = op->loc;
-    k->name = nd_strndup(c->a, path, n);
+    k->loc = k->op->loc;
+    k->name = path_of(k->op);
 }
 
-/* ---- lists --------------------------------------------------------------------------- */
+/* ---- lists -------------------------------------------------------------- */
 
 static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
 {
@@ -275,11 +335,12 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
         if (f.waiting.v[i])
             f.waiting.v[i]->mark = 1;
     flush(&f, from);
+    sink(c, out);
     for (int i = 0; i < out->v.n; i++) {
         nd_kernel *k = out->v.v[i];
         if (k->kind == K_LOOP)
             nd_loop_finish(c, k);
-        name_kernel(c, k);
+        name_kernel(k);
     }
 }
 

@@ -94,7 +94,7 @@ nd_node *nd_node_of(nd_kernel *k, const nd_value *v)
     return NULL;
 }
 
-/* ---- joining ------------------------------------------------------------------------ */
+/* ---- joining ------------------------------------------------------------ */
 
 typedef struct check {
     nd_kernel *k;
@@ -123,7 +123,7 @@ static void loads_of(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 }
 
 /* Does any op of the kernel read the value as well? */
-static bool reads(nd_code *c, nd_kernel *k, nd_value *v)
+bool nd_loop_reads(nd_code *c, nd_kernel *k, nd_value *v)
 {
     check ck = {.k = (nd_kernel *)v};
     for (int i = 0; i < k->nodes.n && !ck.shares; i++)
@@ -136,7 +136,7 @@ static void check_shared(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     check *ck = user;
     (void)in_memory;
     if (!ck->shares && leaf->type.rank > 0)
-        ck->shares = reads(c, ck->k, leaf);
+        ck->shares = nd_loop_reads(c, ck->k, leaf);
 }
 
 static const char *adds_to(const nd_code *c, const nd_op *op)
@@ -276,7 +276,69 @@ nd_kernel *nd_loop_new(nd_code *c, nd_op *op)
     return k;
 }
 
-/* ---- passes --------------------------------------------------------------------------- */
+/* Where the ops of `early` stand in the nest of `late`: 1 as row ops, 0 as they
+ * are, -1 nowhere. */
+static int standing(const nd_kernel *late, const nd_kernel *early)
+{
+    int all[2 * ND_MAX_RANK], n = late->nouter + late->ninner;
+    memcpy(all, late->outer, sizeof late->outer);
+    memcpy(all + late->nouter, late->inner,
+           sizeof *late->inner * (size_t)late->ninner);
+    if (early->split)
+        return late->split &&
+                       same_set(early->outer, early->nouter, late->outer,
+                                late->nouter) &&
+                       same_set(early->inner, early->ninner, late->inner,
+                                late->ninner)
+                   ? 0 : -1;
+    for (int i = 0; i < early->nodes.n; i++)
+        if (early->nodes.v[i].add)
+            return -1;
+    if (same_set(early->outer, early->nouter, all, n))
+        return 0;
+    return late->split && same_set(early->outer, early->nouter, late->outer,
+                                   late->nouter) ? 1 : -1;
+}
+
+/* Does an op of `late` need a result of `early` in memory? */
+typedef struct need {
+    nd_kernel *early;
+    bool memory;
+} need;
+
+static void check_need(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    need *n = user;
+    (void)c;
+    const nd_node *made = nd_node_of(n->early, leaf);
+    if (made && (in_memory || made->add))
+        n->memory = true;
+}
+
+bool nd_loop_absorb(nd_code *c, nd_kernel *late, const nd_kernel *early)
+{
+    int row = standing(late, early);
+    need n = {.early = (nd_kernel *)early};
+    if (row < 0 || early->nodes.n + late->nodes.n > MAX_NODES)
+        return false;
+    for (int i = 0; i < late->nodes.n; i++) {
+        nd_leaves(c, late->nodes.v[i].op, check_need, &n);
+        if (n.memory || adds_clash(c, early, late->nodes.v[i].op))
+            return false;
+    }
+    nd_kernel old = *late;
+    memset(&late->nodes, 0, sizeof late->nodes);
+    for (int i = 0; i < early->nodes.n; i++) {
+        nd_node x = early->nodes.v[i];
+        x.row |= row == 1;
+        ND_PUSH(c->a, &late->nodes, x);
+    }
+    for (int i = 0; i < old.nodes.n; i++)
+        ND_PUSH(c->a, &late->nodes, old.nodes.v[i]);
+    return true;
+}
+
+/* ---- passes ------------------------------------------------------------- */
 
 typedef struct timing {
     nd_kernel *k;

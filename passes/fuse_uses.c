@@ -58,7 +58,7 @@ nd_class nd_class_of(const nd_code *c, const nd_value *v)
     return nd_info(c, v)->cls;
 }
 
-/* ---- classes --------------------------------------------------------------------- */
+/* ---- classes ------------------------------------------------------------ */
 
 static bool is_cheap(const nd_op *op)
 {
@@ -141,7 +141,7 @@ static void inline_scalars(nd_code *c)
     }
 }
 
-/* ---- numbering -------------------------------------------------------------------- */
+/* ---- numbering ---------------------------------------------------------- */
 
 typedef struct numbering {
     nd_code *c;
@@ -179,7 +179,7 @@ static void number_all(nd_code *c)
     nd_walk(c->m->step, number_op, &n);
 }
 
-/* ---- copies ------------------------------------------------------------------------ */
+/* ---- copies ------------------------------------------------------------- */
 
 /* Made by a kernel, in memory of its own. */
 static bool is_direct(const nd_code *c, const nd_value *v)
@@ -242,20 +242,27 @@ static void list_beside(nd_code *c, nd_op *op, const nd_op *beside, bool after)
     }
 }
 
-/* A copy of v beside an op of the block (NULL: at the block's end). */
-static nd_value *copy_at(nd_code *c, nd_value *v, nd_block *b, nd_op *beside,
-                         bool after)
+/* op(v) beside an op of the block (NULL: at the block's end). */
+static nd_value *unary_at(nd_code *c, nd_opcode kind, nd_value *v, nd_type t,
+                          nd_block *b, nd_op *beside, bool after)
 {
     int at = beside ? find_op(b->ops.v, b->ops.n, beside) + after : b->ops.n;
     const nd_op *like = beside ? beside : b->parent;
     nd_builder bld = {.m = c->m, .block = b, .at = at, .phase = like->phase,
                       .loc = like->loc, .path = like->path, .hint = v->name};
-    nd_op *op = nd_op_new(&bld, OP_STOP_GRAD, 1, &v, 1, &v->type);
-    op->sub = 1;
+    nd_op *op = nd_op_new(&bld, kind, 1, &v, 1, &t);
     if (beside && !b->parent)
         list_beside(c, op, beside, after);
     op->out[0]->mark = v->mark;      /* until everything is numbered again */
     return op->out[0];
+}
+
+static nd_value *copy_at(nd_code *c, nd_value *v, nd_block *b, nd_op *beside,
+                         bool after)
+{
+    nd_value *w = unary_at(c, OP_STOP_GRAD, v, v->type, b, beside, after);
+    w->def->sub = 1;
+    return w;
 }
 
 static void copy_operand(nd_code *c, nd_op *op, int i)
@@ -283,6 +290,20 @@ static void copies_for_repeat(nd_code *c, nd_op *op)
     }
 }
 
+/* The runtime moves floats; what else is moved (positions that were looked up
+ * in a cut table) goes as floats, exact below 2^24. */
+static void move_as_float(nd_code *c, nd_op *op)
+{
+    nd_value *x = op->in[0], *y = op->out[0];
+    nd_type as = x->type, back = y->type;
+    as.dtype = ND_F32;
+    op->in[0] = unary_at(c, OP_CAST, x, as, op->block, op, false);
+    nd_value *w = unary_at(c, OP_CAST, y, back, op->block, op, true);
+    nd_replace_uses(c->m, y, w);
+    w->def->in[0] = y;
+    y->type.dtype = ND_F32;
+}
+
 static void copies_for(nd_op *op, void *user)
 {
     nd_code *c = user;
@@ -301,7 +322,9 @@ static void copies_for(nd_op *op, void *user)
     case OP_ALL_REDUCE:
     case OP_REDUCE_SCATTER:
     case OP_ALL_GATHER:
-        if (!is_packed(c, op->in[0]))
+        if (op->in[0]->type.dtype != ND_F32)
+            move_as_float(c, op);
+        else if (!is_packed(c, op->in[0]))
             copy_operand(c, op, 0);
         break;
     case OP_OUTPUT:
@@ -377,7 +400,7 @@ static void insert_copies(nd_code *c)
         copies_for(ops.v[i], c);
 }
 
-/* ---- leaves ------------------------------------------------------------------------ */
+/* ---- leaves ------------------------------------------------------------- */
 
 void nd_leaves_of(nd_code *c, nd_value *v, bool in_memory, nd_leaf_fn *f,
                   void *user)
@@ -412,7 +435,7 @@ void nd_leaves(nd_code *c, nd_op *op, nd_leaf_fn *f, void *user)
     }
 }
 
-/* ---- users -------------------------------------------------------------------------- */
+/* ---- users -------------------------------------------------------------- */
 
 typedef struct reader {
     nd_op *op;                       /* NULL: a yield, a message, the loss */
@@ -465,7 +488,7 @@ static void find_users(nd_code *c, bool scalars_inline)
         nd_leaves_of(c, c->m->loss, scalars_inline, add_user, &r);
 }
 
-/* ---- homes --------------------------------------------------------------------------- */
+/* ---- homes -------------------------------------------------------------- */
 
 static void find_homes(nd_op *op, void *user)
 {

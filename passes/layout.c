@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* ---- extents ------------------------------------------------------------------ */
+/* ---- extents ------------------------------------------------------------ */
 
 static bool is_piped(const nd_module *m, const nd_axis *a, nd_cut cut)
 {
@@ -84,7 +84,7 @@ bool nd_ext_whole(const nd_code *c, int ext)
     return !c->exts.v[ext].piped && c->exts.v[ext].cut.n == 0;
 }
 
-/* ---- lengths -------------------------------------------------------------------- */
+/* ---- lengths ------------------------------------------------------------ */
 
 void nd_len_mul(const nd_code *c, nd_len *l, int ext)
 {
@@ -115,7 +115,7 @@ bool nd_len_eq(const nd_len *a, const nd_len *b)
            memcmp(a->ext, b->ext, sizeof *a->ext * (size_t)a->n) == 0;
 }
 
-/* ---- roots ------------------------------------------------------------------------- */
+/* ---- roots -------------------------------------------------------------- */
 
 /* Strides of the last `n` axes: packed by own lengths, or by the largest. */
 static void set_strides(nd_code *c, nd_ref *r, int from, bool largest)
@@ -207,7 +207,7 @@ static void at_iteration(nd_ref *r, nd_op *repeat)
     drop(r, i);
 }
 
-/* ---- views --------------------------------------------------------------------------- */
+/* ---- views -------------------------------------------------------------- */
 
 nd_value *nd_kept_carry(const nd_op *repeat, int i)
 {
@@ -330,7 +330,7 @@ bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r)
     return true;
 }
 
-/* ---- gradients ------------------------------------------------------------------------ */
+/* ---- gradients ---------------------------------------------------------- */
 
 nd_value *nd_accum_source(const nd_code *c, const nd_op *accum)
 {
@@ -366,7 +366,7 @@ bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r)
     return nd_ref_of(c, v, r);
 }
 
-/* ---- questions ------------------------------------------------------------------------- */
+/* ---- questions ---------------------------------------------------------- */
 
 bool nd_is_packed(const nd_code *c, const nd_ref *r)
 {

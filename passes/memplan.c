@@ -22,7 +22,7 @@ static size_t up64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-/* ---- which buffers a kernel touches ---------------------------------------------- */
+/* ---- which buffers a kernel touches ------------------------------------- */
 
 typedef void touch_fn(void *user, const nd_value *root, int index);
 
@@ -91,7 +91,7 @@ static void touch_list(nd_code *c, const nd_kernels *list, touch_fn *touch,
     }
 }
 
-/* ---- packing intervals -------------------------------------------------------------- */
+/* ---- packing intervals -------------------------------------------------- */
 
 typedef struct item {
     const nd_value *v;               /* or */
@@ -130,7 +130,7 @@ static size_t pack(items *it)
     return end;
 }
 
-/* ---- temporaries of a list ------------------------------------------------------------ */
+/* ---- temporaries of a list ---------------------------------------------- */
 
 typedef struct temps {
     nd_code *c;
@@ -203,7 +203,7 @@ static void emit_places(nd_code *c, nd_stage_mem *s, const temps *t,
     }
 }
 
-/* ---- a stage ----------------------------------------------------------------------------- */
+/* ---- a stage ------------------------------------------------------------ */
 
 typedef struct stage_use {
     nd_code *c;

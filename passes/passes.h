@@ -15,7 +15,7 @@ typedef struct nd_options {
     FILE *dump_to;
 } nd_options;
 
-/* ---- runner.c -------------------------------------------------------------- */
+/* ---- runner.c ----------------------------------------------------------- */
 
 /* Runs the whole table; stops at the first pass that fails. */
 bool nd_run_passes(nd_module *m, const nd_options *o);
@@ -23,7 +23,7 @@ bool nd_run_passes(nd_module *m, const nd_options *o);
 bool nd_run_until(nd_module *m, const nd_options *o, const char *last);
 void nd_list_passes(FILE *out);
 
-/* ---- the passes -------------------------------------------------------------- */
+/* ---- the passes --------------------------------------------------------- */
 
 bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
@@ -33,7 +33,7 @@ bool pass_recompute(nd_module *m, const nd_options *o);
 bool pass_pipeline(nd_module *m, const nd_options *o);
 bool pass_schedule(nd_module *m, const nd_options *o);
 
-/* ---- mincut.c ------------------------------------------------------------------ */
+/* ---- mincut.c ----------------------------------------------------------- */
 
 typedef struct nd_mincut nd_mincut;
 nd_mincut *nd_mincut_new(nd_arena *a, int nodes);
@@ -44,7 +44,7 @@ void nd_mincut_sink(nd_mincut *c, int v);
 /* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
 void nd_mincut_solve(nd_mincut *c, bool *kept);
 
-/* ---- schedule.c ---------------------------------------------------------------- */
+/* ---- schedule.c --------------------------------------------------------- */
 
 /* The compute order (ACT_F, ACT_B) of each of p stages for m microbatches.
  * GPipe: Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-
@@ -56,13 +56,13 @@ void nd_schedule_draw(nd_buf *b, const nd_module *m);
 /* Idle slots over all slots of all stages, between 0 and 1. */
 double nd_schedule_bubble(const nd_module *m);
 
-/* ---- cost.c ---------------------------------------------------------------------- */
+/* ---- cost.c ------------------------------------------------------------- */
 
 double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
 /* Bytes that one rank sends for this collective op, ring algorithm. */
 double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
 
-/* ---- layout.c: how values lie in memory ------------------------------------------- */
+/* ---- layout.c: how values lie in memory --------------------------------- */
 
 /* One way to cut one axis; `X_batch_dp` in generated code. */
 typedef struct nd_ext {
@@ -114,7 +114,7 @@ typedef struct nd_ref {
     nd_term term[2 * ND_MAX_RANK];
 } nd_ref;
 
-/* ---- fuse.c, fuse_loop.c, fuse_uses.c: ops of one block -> kernels ------------------- */
+/* ---- fuse.c, fuse_loop.c, fuse_uses.c: ops of one block -> kernels ------ */
 
 typedef enum {
     K_LOOP,                          /* a generated loop nest */
@@ -140,7 +140,7 @@ typedef struct nd_node {
 /* Outer axes, then `npasses` passes over the inner axes. */
 typedef struct nd_kernel {
     nd_kernel_kind kind;
-    const char *name;                /* "attn_softmax_fwd", unique */
+    const char *name;                /* the instance path that names it, "" */
     int index;                       /* position in its list */
     nd_phase phase;
     nd_loc loc;
@@ -180,7 +180,7 @@ typedef struct nd_vinfo {
     nd_kernel *kernel;               /* where it is made, in the list at hand */
 } nd_vinfo;
 
-/* ---- memplan.c: a place for every buffer ---------------------------------------------- */
+/* ---- memplan.c: a place for every buffer -------------------------------- */
 
 /* Where a buffer lives: base + slot * slot_stride bytes into the arena. */
 typedef struct nd_place {
@@ -217,7 +217,7 @@ typedef struct nd_memplan {
     nd_stage_mem *stage;
 } nd_memplan;
 
-/* ---- code.c: everything the emitters and the report read ------------------------------- */
+/* ---- code.c: everything the emitters and the report read ---------------- */
 
 typedef struct nd_stage_code {
     nd_kernels pre, fwd, bwd;
@@ -278,6 +278,9 @@ void nd_fuse(nd_code *c);            /* fills stage[] and bodies */
 bool nd_loop_op(const nd_code *c, const nd_op *op);
 nd_kernel *nd_loop_new(nd_code *c, nd_op *op);
 bool nd_loop_join(nd_code *c, nd_kernel *k, nd_op *op);   /* false: no fit */
+/* Puts the ops of `early` in front of those of `late`, which reads them. */
+bool nd_loop_absorb(nd_code *c, nd_kernel *late, const nd_kernel *early);
+bool nd_loop_reads(nd_code *c, nd_kernel *k, nd_value *v);
 void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 

@@ -88,7 +88,25 @@ static void mark_reads(nd_op *op, int bit)
         mark_value(op->body->yields.v[i], bit);
 }
 
-enum { BEFORE_FWD = 1, AFTER_BWD = 2 };
+enum { BEFORE_FWD = 1, AFTER_BWD = 2, OF_FIRST = 4 };
+
+/* Does everything that this op reads, and that is not at hand on any stage,
+ * come from the first one? Then the op belongs there too. */
+static bool reads_first_only(const nd_op *op)
+{
+    bool some = false;
+    if (op->body)
+        return false;
+    for (int i = 0; i < op->nin; i++) {
+        const nd_op *d = op->in[i]->def;
+        if (d->kind == OP_PARAM || nd_is_free(op->in[i]))
+            continue;
+        if (!(d->mark & (d->phase == PH_BWD ? OF_FIRST : BEFORE_FWD)))
+            return false;
+        some = true;
+    }
+    return some;
+}
 
 static bool reads_after_bwd(const nd_op *op)
 {
@@ -116,9 +134,15 @@ static void relate(pipe *pp)
     if (!pp->bwd)
         return;
     pp->bwd->mark |= AFTER_BWD;
-    for (int i = 0; i < b->ops.n; i++)
-        if (b->ops.v[i]->phase == PH_BWD && reads_after_bwd(b->ops.v[i]))
-            b->ops.v[i]->mark |= AFTER_BWD;
+    for (int i = 0; i < b->ops.n; i++) {
+        nd_op *op = b->ops.v[i];
+        if (op->phase != PH_BWD)
+            continue;
+        if (reads_after_bwd(op))
+            op->mark |= AFTER_BWD;
+        if (reads_first_only(op))
+            op->mark |= OF_FIRST;
+    }
 }
 
 static bool on_demand(const nd_op *op)
@@ -133,7 +157,7 @@ static int place_of(const pipe *pp, const nd_op *op)
     if (on_demand(op))
         return ON_DEMAND;
     if (op->phase == PH_BWD)
-        return (op->mark & AFTER_BWD) ? 0 : last(pp);
+        return (op->mark & (AFTER_BWD | OF_FIRST)) ? 0 : last(pp);
     return (op->mark & BEFORE_FWD) ? 0 : last(pp);
 }
 

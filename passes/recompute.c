@@ -24,6 +24,7 @@ typedef struct remat {
     nd_block *from, *to;
     nd_op *fwd, *bwd;                /* the repeats, or NULL at the top */
     ND_VEC(nd_value *) values;       /* of `from`; a value's mark is 1 + this */
+    bool *fenced;                    /* by value: made before the fence */
     bool *kept;
     nd_value **again;                /* the copy in `to`, by value */
     int at;                          /* where copies go in `to` */
@@ -47,9 +48,16 @@ static bool product_of_activations(const remat *r, const nd_op *op)
     return true;
 }
 
+/* What stands before a pipelined repeat runs on the first stage; the last one
+ * would need its parameters to make it again. */
+static bool other_stage(const remat *r, const nd_value *v)
+{
+    return !r->fwd && v->mark && r->fenced[v->mark - 1] && !nd_is_free(v);
+}
+
 static bool can_repeat(const remat *r, const nd_value *v)
 {
-    if (!v->def)
+    if (!v->def || other_stage(r, v))
         return false;
     nd_remat how = r->m->plan.recompute;
     bool inside = how == REMAT_BLOCK && r->fwd;
@@ -90,6 +98,17 @@ static bool at_hand(const remat *r, const nd_value *v)
 
 /* ---- the cut --------------------------------------------------------------------- */
 
+static const nd_op *pipelined_repeat(const nd_module *m)
+{
+    if (m->mesh.pipe < 0 || m->mesh.size[m->mesh.pipe] == 1)
+        return NULL;
+    for (int i = 0; i < m->step->ops.n; i++)
+        if (m->step->ops.v[i]->kind == OP_REPEAT &&
+            m->step->ops.v[i]->axes[0] == m->plan.pipe_axis)
+            return m->step->ops.v[i];
+    return NULL;
+}
+
 static void collect(remat *r)
 {
     nd_arena *a = r->m->ctx->arena;
@@ -99,8 +118,14 @@ static void collect(remat *r)
         for (int k = 0; k < r->from->ops.v[i]->nout; k++)
             if (r->from->ops.v[i]->phase != PH_BWD)
                 ND_PUSH(a, &r->values, r->from->ops.v[i]->out[k]);
-    for (int i = 0; i < r->values.n; i++)
+    const nd_op *fence = pipelined_repeat(r->m);
+    r->fenced = ND_NEWN(a, bool, r->values.n + 1);
+    bool before = fence && !r->fwd;
+    for (int i = 0; i < r->values.n; i++) {
         r->values.v[i]->mark = i + 1;
+        before &= r->values.v[i]->def != fence;
+        r->fenced[i] = before;
+    }
 }
 
 static void decide(remat *r, const bool *read)

@@ -89,12 +89,31 @@ static void close_open(nd_sh *s, nd_op *op)
     }
 }
 
-/* The mesh axes whose pending sums this op lets through. */
-static uint32_t passes_through(const nd_op *op)
+/* Has somebody paid for every pending operand's settled copy already? */
+static bool settled_before(nd_sh *s, const nd_op *op)
+{
+    for (int i = 0; i < op->nin; i++) {
+        if (!op->in[i]->type.sum)
+            continue;
+        nd_sh_info *info = nd_sh_info_of(s, op->in[i]);
+        bool found = false;
+        for (int k = 0; k < info->variants.n; k++)
+            found |= !info->variants.v[k]->type.sum;
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+/* The mesh axes whose pending sums this op lets through. Not a broadcast: the
+ * sum is smaller before it. */
+static uint32_t passes_through(nd_sh *s, const nd_op *op)
 {
     uint32_t first = op->nin ? op->in[0]->type.sum : 0;
+    if (settled_before(s, op))
+        return 0;
     if (op->nin == 1 && (op->kind == OP_CAST || op->kind == OP_RENAME ||
-                         op->kind == OP_STOP_GRAD || op->kind == OP_BROADCAST ||
+                         op->kind == OP_STOP_GRAD ||
                          (op->kind == OP_REDUCE && op->sub == RED_SUM)))
         return first;
     if (op->kind != OP_MAP)
@@ -130,6 +149,8 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
     switch (op->kind) {
     case OP_CONTRACT:
         return pending == 1 ? bit : 0;
+    case OP_BROADCAST:
+        return bit;
     case OP_GATHER:
     case OP_SCATTER_ADD:
         return pending == 1 && first ? bit : 0;
@@ -155,7 +176,7 @@ static void set_cuts(nd_type *t, const space *sp)
 static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     close_open(s, op);
-    uint32_t through = passes_through(op) | micro_through(s->m, op);
+    uint32_t through = passes_through(s, op) | micro_through(s->m, op);
     space sp = space_of(s, op, through);
     for (int i = 0; i < op->nin; i++) {
         nd_type t = op->in[i]->type;

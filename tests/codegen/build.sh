@@ -1,0 +1,33 @@
+#!/bin/sh
+# Building: the C file lies beside the executable; a C compiler that fails is
+# status 3 and leaves no executable; an unwritable place is status 1.
+set -u
+ndc=$NDC_BUILD/ndc
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+expect() {
+    want=$1
+    shift
+    "$@" > "$work/out" 2>&1
+    got=$?
+    [ $got = "$want" ] || {
+        failed=$((failed + 1))
+        echo "FAILED: status $got, not $want: $*"
+        cat "$work/out"
+    }
+}
+
+mlp=$NDC_SOURCE/examples/mlp.nd
+mkdir "$work/a b"
+expect 0 "$ndc" "$mlp" -o "$work/a b/mlp"
+[ -f "$work/a b/mlp.c" ] || expect 0 echo "no C file"
+expect 0 "$work/a b/mlp" --steps 2
+expect 3 env CC=false "$ndc" "$mlp" -o "$work/broken"
+expect 0 grep -q "kept in '.*broken.c'" "$work/out"
+expect 0 test -f "$work/broken.c"
+expect 1 test -f "$work/broken"
+expect 3 env CC=no-such-compiler "$ndc" "$mlp" -o "$work/broken"
+expect 1 "$ndc" "$mlp" -o "$work/no/such/folder"
+exit $failed

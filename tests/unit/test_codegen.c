@@ -1,0 +1,165 @@
+/* test_codegen.c - fusion, memory plan and text of small programs. */
+#include "../../codegen/codegen.h"
+#include "../../frontend/frontend.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#define HEAD "use nn\naxis batch = 6\naxis a = 8\naxis b = 4\naxis layers = 3\n"
+
+static nd_module *compile(const char *text)
+{
+    nd_ctx *c = nd_ctx_new();
+    nd_front_options front = {0};
+    nd_options o = {.verify_each = true};
+    int file = nd_add_file(c, "t.nd", text, strlen(text));
+    nd_module *m = nd_frontend(c, file, &front);
+    assert_non_null(m);
+    assert_true(nd_run_passes(m, &o));
+    return m;
+}
+
+static int count(const nd_kernels *list, nd_kernel_kind kind)
+{
+    int n = 0;
+    for (int i = 0; i < list->v.n; i++)
+        n += list->v.v[i]->kind == kind;
+    return n;
+}
+
+static void softmax_is_one_nest(void **state)
+{
+    (void)state;
+    nd_module *m = compile(HEAD
+        "model m(x: f32[batch, a]) {\n"
+        "  w = param [a] ~ normal(0.5)\n"
+        "  return sum[batch, a](softmax[a](x * w) * x)\n}\n");
+    nd_code *c = nd_code_new(m);
+    assert_int_equal(c->stage[0].fwd.v.n, 1);
+    const nd_kernel *k = c->stage[0].fwd.v.v[0];
+    assert_int_equal(k->kind, K_LOOP);
+    assert_int_equal(k->npasses, 3);
+    assert_int_equal(k->ninner, 1);
+    assert_string_equal(k->inner_axis[0]->name, "a");
+    assert_int_equal(c->stage[0].bwd.v.n, 1);
+    nd_ctx_free(m->ctx);
+}
+
+static void residual_norm_is_one_nest(void **state)
+{
+    (void)state;
+    nd_module *m = compile(HEAD
+        "model m(x: f32[batch, a]) {\n"
+        "  h = x + linear[b -> a](linear[a -> b](x) as up) as down\n"
+        "  return sum[batch, a](layernorm[a](h) as ln * h)\n}\n");
+    nd_code *c = nd_code_new(m);
+    assert_int_equal(count(&c->stage[0].fwd, K_GEMM), 2);
+    assert_int_equal(count(&c->stage[0].fwd, K_LOOP), 2);
+    nd_ctx_free(m->ctx);
+}
+
+static void gradients_go_straight_into_place(void **state)
+{
+    (void)state;
+    nd_module *m = compile(HEAD
+        "model m(x: f32[batch, a]) {\n"
+        "  return sum[batch, b](linear[a -> b](x) as l^2)\n}\n");
+    nd_code *c = nd_code_new(m);
+    const nd_kernels *bwd = &c->stage[0].bwd;
+    for (int i = 0; i < bwd->v.n; i++)
+        if (bwd->v.v[i]->kind == K_GEMM)
+            assert_non_null(
+                nd_info(c, bwd->v.v[i]->nodes.v[0].op->out[0])->accum);
+    nd_ctx_free(m->ctx);
+}
+
+static const char *const PIPELINE = HEAD
+    "model m(x: f32[batch, a]) {\n"
+    "  repeat layers {\n"
+    "    x = x + linear[b -> a](tanh(linear[a -> b](x) as up)) as down\n  }\n"
+    "  return sum[batch, a](x * x)\n}\n"
+    "plan {\n  mesh pp = 2, dp = 2\n  shard batch -> dp\n"
+    "  pipeline layers -> pp, schedule = 1f1b, microbatches = 3\n"
+    "  zero 1 over dp\n}\n";
+
+/* What lasts has bytes of its own; everything lies in the arena, aligned. */
+static void lasting_buffers_do_not_overlap(void **state)
+{
+    (void)state;
+    nd_module *m = compile(PIPELINE);
+    nd_code *c = nd_code_new(m);
+    for (int s = 0; s < m->program->nstages; s++) {
+        const nd_stage_mem *mem = &c->mem.stage[s];
+        size_t slots = (size_t)m->program->stage[s].slots;
+        for (int i = 0; i < mem->places.n; i++) {
+            const nd_place *p = &mem->places.v[i];
+            size_t copies = p->slot_stride ? slots : 1;
+            assert_int_equal(p->base % 64, 0);
+            assert_true(p->base + copies * p->bytes <= mem->arena_bytes);
+            for (int j = 0; j < mem->places.n && p->slot_stride; j++) {
+                const nd_place *q = &mem->places.v[j];
+                assert_true(i == j || q->base + q->bytes <= p->base ||
+                            q->base >= p->base + copies * p->bytes);
+            }
+        }
+        assert_int_equal(mem->weight_bytes, mem->grad_bytes);
+        assert_int_equal(mem->arena_bytes % 64, 0);
+    }
+    for (int i = 0; i < c->mem.buckets.n; i++) {
+        const nd_bucket *b = &c->mem.buckets.v[i];
+        assert_int_equal(b->n % (b->zero ? 32 : 16), 0);
+    }
+    nd_ctx_free(m->ctx);
+}
+
+/* The plan may be made twice, and the text is the same. */
+static void text_is_reproducible(void **state)
+{
+    (void)state;
+    nd_module *m = compile(PIPELINE), *n = compile(PIPELINE);
+    nd_buf x = {.arena = m->ctx->arena}, y = {.arena = n->ctx->arena};
+    nd_buf plan = {.arena = n->ctx->arena};
+    cg_report_plan(n, &plan);
+    assert_true(cg_emit_c(m, &x));
+    assert_true(cg_emit_c(n, &y));
+    assert_string_equal(x.s, y.s);
+    nd_ctx_free(m->ctx);
+    nd_ctx_free(n->ctx);
+}
+
+static void lines_are_folded(void **state)
+{
+    (void)state;
+    nd_arena *a = nd_arena_new();
+    nd_buf b = {.arena = a};
+    cg_fold(&b, 4, "call(first_argument, second_argument, third_argument, "
+                   "fourth_argument, fifth);");
+    assert_string_equal(b.s, "    call(first_argument, second_argument, "
+                             "third_argument, fourth_argument,\n"
+                             "        fifth);\n");
+    cg_names names = {.arena = a};
+    assert_string_equal(cg_fresh(&names, "for"), "for_2");
+    assert_string_equal(cg_fresh(&names, "a.b"), "a_b");
+    assert_string_equal(cg_fresh(&names, "a_b"), "a_b_2");
+    assert_string_equal(cg_number(a, ND_F32, 0.1), "0.1f");
+    assert_string_equal(cg_number(a, ND_F32, 3), "3.0f");
+    assert_string_equal(cg_number(a, ND_I32, -3), "-3");
+    nd_arena_free(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(softmax_is_one_nest),
+        cmocka_unit_test(residual_norm_is_one_nest),
+        cmocka_unit_test(gradients_go_straight_into_place),
+        cmocka_unit_test(lasting_buffers_do_not_overlap),
+        cmocka_unit_test(text_is_reproducible),
+        cmocka_unit_test(lines_are_folded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
