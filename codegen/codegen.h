@@ -31,7 +31,7 @@ const char *cg_fresh(cg_names *n, const char *want);
 
 /* ---- the file under construction ---------------------------------------- */
 
-typedef struct cg_pointer {          /* a buffer that a function reads or writes */
+typedef struct cg_pointer {          /* a buffer that a function touches */
     nd_ref ref;
     const char *name;
     bool written;
@@ -165,7 +165,7 @@ const char *cg_paren(nd_arena *a, cg_expr x, int need);
 const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                        const char *y);              /* x (+, max, min) y */
 
-/* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_stage.c, emit_tables.c -- */
+/* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_tables.c, emit_header.c */
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);

@@ -2,8 +2,8 @@
  *
  * Functions are written first, because they say which extents, buffers and
  * groups have to have names; then everything is put in reading order: the plan
- * as a comment, names, places, kernels and the functions that call them, tables,
- * main.
+ * as a comment, names, places, kernels and the functions that call them, then
+ * tables and main.
  */
 #include "codegen.h"
 
@@ -44,7 +44,6 @@ static void name_table_extents(cg *g)
             cg_ext(g, nd_ext_of(g->c, &g->m->outputs.v[i]->in[0]->type, k));
 }
 
-/* Every input has a place where some function reads it. */
 bool cg_emit_c(nd_module *m, nd_buf *out)
 {
     cg *g = start(m);

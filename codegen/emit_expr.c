@@ -208,7 +208,7 @@ const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
 }
 
 /* What an operator binds as, and what its operands must bind as so that they
- * need no parentheses. Sums keep those on the right: they are not associative. */
+ * need none. Sums keep those on the right: they are not associative. */
 typedef struct binding {
     int result, left, right;
 } binding;
@@ -322,7 +322,8 @@ static cg_expr random_value(cg_env *e, const nd_op *op)
 {
     nd_arena *a = e->f->g->a;
     uint64_t h = nd_hash(op->name);
-    const char *stream = nd_fmt(a, "0x%08xu", (unsigned)(uint32_t)(h ^ h >> 32));
+    uint32_t fold = (uint32_t)(h ^ h >> 32);
+    const char *stream = nd_fmt(a, "0x%08xu", (unsigned)fold);
     nd_op *rep = op->block->parent;
     if (rep)
         stream = nd_fmt(a, "%s + 0x9e3779b9u * (uint32_t)(%s + 1)", stream,

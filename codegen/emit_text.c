@@ -183,7 +183,8 @@ void cg_name_extents(cg *g)
     g->ext_used = ND_NEWN(g->a, bool, n + 1);
     cg_names names = {.arena = g->a};
     for (int i = 0; i < n; i++)
-        g->ext_name[i] = nd_fmt(g->a, "X_%s", cg_fresh(&names, ext_words(g, i)));
+        g->ext_name[i] =
+            nd_fmt(g->a, "X_%s", cg_fresh(&names, ext_words(g, i)));
 }
 
 const char *cg_ext(cg *g, int ext)
@@ -290,9 +291,9 @@ const char *cg_bytes(cg_fn *f, const nd_ref *r)
 {
     nd_len n = nd_numel_local(f->g->c, r);
     const char *s = cg_len(f, &n);
+    bool plain = n.k == 1 && n.n == 1;
     if (n.n)
-        s = nd_fmt(f->g->a, n.k == 1 && n.n == 1 ? "(size_t)%s" : "(size_t)(%s)",
-                   s);
+        s = nd_fmt(f->g->a, plain ? "(size_t)%s" : "(size_t)(%s)", s);
     return nd_fmt(f->g->a, "%s * sizeof(%s)", s, cg_ctype(r->dtype));
 }
 

@@ -79,7 +79,7 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         return f != NULL;
     }
     nd_module *m = graph ? nd_parse_ir(c, file) : nd_frontend(c, file, &fo);
-    if (!m || (o->verify_each && !nd_verify(m)))
+    if (!m || ((graph || o->verify_each) && !nd_verify(m)))
         return false;
     if (o->emit == NDC_IR) {
         if (o->until && !nd_run_until(m, &po, o->until))

@@ -38,7 +38,7 @@ struct nd_ad {
     ND_VEC(nd_value *) captured_adj;
 };
 
-/* ---- numbering and activity --------------------------------------------------- */
+/* ---- numbering and activity ---------------------------------------------- */
 
 static void number_values(nd_op *op, void *user)
 {
@@ -89,7 +89,7 @@ static bool spread(nd_ad *d, nd_block *b)
     return changed;
 }
 
-/* ---- the interface of the rules ------------------------------------------------- */
+/* ---- the interface of the rules ------------------------------------------ */
 
 nd_builder *nd_ad_builder(nd_ad *d)
 {
@@ -176,7 +176,7 @@ void nd_ad_add(nd_ad *d, nd_value *v, nd_value *g)
         }
 }
 
-/* ---- repeats ------------------------------------------------------------------------ */
+/* ---- repeats ------------------------------------------------------------- */
 
 static bool inside(const nd_block *b, const nd_block *outer)
 {
@@ -294,7 +294,7 @@ static void backward_repeat(nd_ad *up, nd_op *r)
     }
 }
 
-/* ---- blocks ---------------------------------------------------------------------------- */
+/* ---- blocks -------------------------------------------------------------- */
 
 static void backward_block(nd_ad *d)
 {

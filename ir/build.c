@@ -75,7 +75,7 @@ static nd_value *result_new(nd_builder *b, nd_op *op, int i)
     nd_value *v = ND_NEW(b->m->ctx->arena, nd_value);
     const char *base = b->hint;
     if (!base)
-        base = op->kind == OP_MAP ? nd_ews[op->sub].name : nd_ops[op->kind].name;
+        base = nd_op_name(op);
     v->name = base;
     v->def = op;
     v->index = i;
@@ -117,9 +117,7 @@ bool nd_retype(nd_module *m, nd_op *op)
     nd_type *t = ND_NEWN(m->ctx->arena, nd_type, op->nout + 1);
     const char *why = nd_infer(m, op, t);
     if (why) {
-        const char *name =
-            op->kind == OP_MAP ? nd_ews[op->sub].name : nd_ops[op->kind].name;
-        nd_error(m->ctx, op->loc, "%s: %s", name, why);
+        nd_error(m->ctx, op->loc, "%s: %s", nd_op_name(op), why);
         return false;
     }
     for (int i = 0; i < op->nout; i++)

@@ -115,7 +115,7 @@ const char *nd_source_line(nd_ctx *c, nd_loc at);
 /* The candidate nearest to `name` by edit distance, or NULL if none is near. */
 const char *nd_nearest(const char *name, const char *const *cand, int n);
 
-/* ---- types ---------------------------------------------------------------- */
+/* ---- types --------------------------------------------------------------- */
 
 enum { ND_MAX_RANK = 12, ND_MAX_MESH = 8, ND_MAX_CUT = 4 };
 
@@ -179,7 +179,7 @@ void nd_extent(const nd_mesh *m, int64_t size, nd_cut cut, const int *coord,
                int64_t *off, int64_t *n);
 int64_t nd_extent_max(const nd_mesh *m, int64_t size, nd_cut cut);
 
-/* ---- ops ------------------------------------------------------------------- */
+/* ---- ops ----------------------------------------------------------------- */
 
 typedef enum {
 #define OP(K, ...) OP_##K,
@@ -228,7 +228,7 @@ struct nd_block {
 /* Attributes: each op uses the few that its row in ops.def names. */
 struct nd_op {
     nd_opcode kind;
-    int sub;                         /* map: nd_ew; reduce: nd_red; random: p in `num` */
+    int sub;                         /* map: nd_ew; reduce: nd_red */
     int nin, nout;
     nd_value **in;
     nd_value **out;
@@ -248,7 +248,7 @@ struct nd_op {
     int mark;                        /* scratch for the pass that runs */
 };
 
-/* ---- parameters, training, plan: what the user asked for ------------------- */
+/* ---- parameters, training, plan: what the user asked for ----------------- */
 
 typedef enum {
     INIT_ZEROS, INIT_ONES, INIT_CONST, INIT_NORMAL, INIT_UNIFORM,
@@ -288,7 +288,9 @@ typedef struct nd_train {
     nd_loc loc;
 } nd_train;
 
-typedef enum { SCOPE_ALL, SCOPE_PARAMS, SCOPE_GRADS, SCOPE_OPT, SCOPE_NAME } nd_scope;
+typedef enum {
+    SCOPE_ALL, SCOPE_PARAMS, SCOPE_GRADS, SCOPE_OPT, SCOPE_NAME
+} nd_scope;
 
 typedef struct nd_rule {             /* shard axis -> mesh axes */
     nd_scope scope;
@@ -303,7 +305,7 @@ typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK } nd_remat;
 
 typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
-    nd_axis *pipe_axis;              /* the repeat axis cut in stages, or NULL */
+    nd_axis *pipe_axis;              /* the repeat cut in stages, or NULL */
     nd_sched_kind schedule;
     int microbatches;                /* >= 1 */
     int nstages_given;               /* 0: auto */
@@ -314,7 +316,7 @@ typedef struct nd_plan {
     nd_loc loc, pipe_loc, micro_loc, zero_loc;
 } nd_plan;
 
-/* ---- the pipelined program: what each stage runs, in which order ---------- */
+/* ---- the pipelined program: what each stage runs, in which order --------- */
 
 typedef enum {
     ACT_F, ACT_B, ACT_SEND_F, ACT_RECV_F, ACT_SEND_B, ACT_RECV_B
@@ -341,7 +343,7 @@ typedef struct nd_stage {
     ND_VEC(nd_value *) saved;        /* FWD or received values BWD reads */
     ND_VEC(nd_param *) params;       /* used on this stage */
     ND_VEC(nd_action) actions;       /* from the schedule pass */
-    int slots;                       /* microbatches whose values live at once */
+    int slots;                       /* microbatches alive at once */
 } nd_stage;
 
 typedef struct nd_program {
@@ -351,7 +353,7 @@ typedef struct nd_program {
     int timeline;                    /* slots from start to end */
 } nd_program;
 
-/* ---- module ------------------------------------------------------------------ */
+/* ---- module -------------------------------------------------------------- */
 
 enum {                               /* what has been established */
     ND_HAS_GRADS = 1,                /* autodiff ran */
@@ -379,7 +381,7 @@ typedef struct nd_module {
     int next_id;                     /* fresh names */
 } nd_module;
 
-/* ---- op.c: the table ------------------------------------------------------------ */
+/* ---- op.c: the table ----------------------------------------------------- */
 
 typedef struct nd_op_info {
     const char *name;                /* mnemonic in the text form */
@@ -398,12 +400,13 @@ typedef struct nd_ew_info {
 } nd_ew_info;
 extern const nd_ew_info nd_ews[EW_COUNT];
 
-int nd_op_find(const char *name);    /* -1 if unknown; `map` ops: see nd_ew_find */
+const char *nd_op_name(const nd_op *op);   /* a map's is its function's */
+int nd_op_find(const char *name);    /* -1 if unknown; maps: nd_ew_find */
 int nd_ew_find(const char *name);
 double nd_ew_eval(nd_ew e, double a, double b, double c);
 void nd_list_ops(FILE *out);
 
-/* ---- rules.c: one local typing rule per op ------------------------------------- */
+/* ---- rules.c: one local typing rule per op ------------------------------- */
 
 /* The result types that follow from the operands' types, cuts and pending sums
  * included: out[0 .. nout-1]. Types that an op declares itself (attribute T)
@@ -492,7 +495,7 @@ void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);
 
-/* ---- autodiff.c, vjp.c --------------------------------------------------------------- */
+/* ---- autodiff.c, vjp.c --------------------------------------------------- */
 
 /* Appends the backward ops (phase BWD) for m->loss. */
 bool nd_autodiff(nd_module *m);
@@ -506,10 +509,10 @@ nd_value *nd_ad_use(nd_ad *d, nd_value *v);
 bool nd_ad_active(const nd_ad *d, const nd_value *v);
 /* The gradient of v gains g, summed or broadcast to v's axes first. */
 void nd_ad_add(nd_ad *d, nd_value *v, nd_value *g);
-/* Dispatch by ops.def: op's operands gain what g, its result's gradient, gives. */
+/* Dispatch by ops.def: operands gain what g, the result's gradient, gives. */
 void nd_vjp(nd_ad *d, nd_op *op, nd_value *g);
 
-/* ---- print.c, parse.c, verify.c: the text form --------------------------------------- */
+/* ---- print.c, parse.c, verify.c: the text form --------------------------- */
 
 void nd_print_type(nd_buf *b, const nd_module *m, const nd_type *t);
 void nd_print(nd_buf *b, nd_module *m);
@@ -517,7 +520,7 @@ nd_module *nd_parse_ir(nd_ctx *c, int file);
 /* Structure, shapes, sharding: every op by its local rule. */
 bool nd_verify(nd_module *m);
 
-/* ---- eval.c: the meaning -------------------------------------------------------------- */
+/* ---- eval.c: the meaning ------------------------------------------------- */
 
 /* A dense array in row-major order; always held as double. */
 typedef struct nd_tensor {
@@ -543,7 +546,7 @@ typedef struct nd_eval_options {
 
 typedef struct nd_eval_result {
     double loss;
-    nd_tensor **grads;               /* per m->params, global, summed; or NULL */
+    nd_tensor **grads;               /* per m->params, global; or NULL */
     nd_tensor **outputs;             /* per m->outputs, global */
     /* collectives run, by opcode, over all ranks' groups once each */
     int64_t collectives[OP_COUNT];

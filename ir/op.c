@@ -22,6 +22,11 @@ const nd_ew_info nd_ews[EW_COUNT] = {
 #undef EW
 };
 
+const char *nd_op_name(const nd_op *op)
+{
+    return op->kind == OP_MAP ? nd_ews[op->sub].name : nd_ops[op->kind].name;
+}
+
 int nd_op_find(const char *name)
 {
     for (int i = 0; i < OP_COUNT; i++)

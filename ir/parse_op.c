@@ -207,15 +207,15 @@ static void read_mnemonic(nd_reader *r, line *l)
 
 static void check_arity(nd_reader *r, const line *l)
 {
-    bool map = l->op.kind == OP_MAP;
-    int want = map ? nd_ews[l->op.sub].nin : nd_ops[l->op.kind].nin;
-    const char *name = map ? nd_ews[l->op.sub].name : nd_ops[l->op.kind].name;
+    int want = l->op.kind == OP_MAP ? nd_ews[l->op.sub].nin
+                                    : nd_ops[l->op.kind].nin;
     if (want >= 0 && l->in.n != want)
-        nd_rd_fail(r, l->loc, "%s takes %d operands, here are %d", name, want,
-                   l->in.n);
+        nd_rd_fail(r, l->loc, "%s takes %d operands, here are %d",
+                   nd_op_name(&l->op), want, l->in.n);
     int results = l->op.kind == OP_ACCUM || l->op.kind == OP_OUTPUT ? 0 : 1;
     if (l->op.kind != OP_REPEAT && l->results.n != results)
-        nd_rd_fail(r, l->loc, "%s has %d results", name, results);
+        nd_rd_fail(r, l->loc, "%s has %d results",
+                   nd_op_name(&l->op), results);
     if (l->out.n != l->results.n)
         nd_rd_fail(r, l->loc, "%d results, but %d types", l->results.n,
                    l->out.n);

@@ -194,11 +194,6 @@ static void name_block(nd_table *taken, nd_table *last, nd_block *b)
 
 /* ---- ops ----------------------------------------------------------------- */
 
-static const char *op_name(const nd_op *op)
-{
-    return op->kind == OP_MAP ? nd_ews[op->sub].name : nd_ops[op->kind].name;
-}
-
 static void put_values(nd_buf *b, nd_value *const *v, int n)
 {
     for (int i = 0; i < n; i++)
@@ -287,7 +282,7 @@ void nd_print_op(nd_buf *b, const nd_module *m, const nd_op *op)
 {
     nd_put(b, op->phase == PH_PRE ? "pre " : op->phase == PH_BWD ? "bwd " : "");
     put_values(b, op->out, op->nout);
-    nd_putf(b, "%s%s", op->nout ? " = " : "", op_name(op));
+    nd_putf(b, "%s%s", op->nout ? " = " : "", nd_op_name(op));
     put_attrs(b, m, op);
     if (op->kind == OP_REPEAT) {
         put_carried(b, op);
@@ -427,7 +422,7 @@ static void put_ops(nd_buf *b, const char *what, nd_op *const *op, int n)
         return;
     nd_putf(b, "#   %s:", what);
     for (int i = 0; i < n; i++) {
-        nd_putf(b, "%s %s", i ? "," : "", op_name(op[i]));
+        nd_putf(b, "%s %s", i ? "," : "", nd_op_name(op[i]));
         if (op[i]->nout)
             nd_putf(b, " %%%s", op[i]->out[0]->name);
         else if (op[i]->name)

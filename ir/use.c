@@ -99,7 +99,7 @@ void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to)
         m->loss = to;
 }
 
-/* ---- dead code: mark from the roots, then sweep ----------------------------- */
+/* ---- dead code: mark from the roots, then sweep -------------------------- */
 
 static void clear_marks(nd_op *op, void *user)
 {

@@ -43,7 +43,7 @@ static nd_value *select_or_zero(nd_ad *d, nd_value *c, nd_value *g)
             nd_ad_add(d, op->in[i], g); \
     } while (0)
 
-/* ---- elementwise ------------------------------------------------------------- */
+/* ---- elementwise --------------------------------------------------------- */
 
 static void vjp_add(nd_ad *d, nd_op *op, nd_value *g)
 {
@@ -176,7 +176,7 @@ static void vjp_where(nd_ad *d, nd_op *op, nd_value *g)
         nd_ad_add(d, op->in[2], select_or_zero(d, map1(d, EW_NOT, c), g));
 }
 
-/* ---- shape ---------------------------------------------------------------------- */
+/* ---- shape --------------------------------------------------------------- */
 
 static void vjp_cast(nd_ad *d, nd_op *op, nd_value *g)
 {
@@ -194,7 +194,7 @@ static void vjp_broadcast(nd_ad *d, nd_op *op, nd_value *g)
     GAIN(0, g);
 }
 
-/* ---- reductions and products ------------------------------------------------------ */
+/* ---- reductions and products --------------------------------------------- */
 
 /* The row-major index over `axes`, as f32, exact below 2^24. */
 static nd_value *linear_index(nd_ad *d, int n, nd_axis *const *axes)
@@ -275,7 +275,7 @@ static void vjp_gather(nd_ad *d, nd_op *op, nd_value *g)
     }
 }
 
-/* ---- the table ----------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------- */
 
 #define vjp_NOGRAD NULL
 #define vjp_repeat NULL              /* autodiff.c takes repeats apart */

@@ -25,7 +25,7 @@ static bool has(const nd_value *v, const nd_axis *a)
     return nd_axis_at(&v->type, a) >= 0;
 }
 
-/* ---- 1. hoisting ---------------------------------------------------------------- */
+/* ---- 1. hoisting --------------------------------------------------------- */
 
 static bool reduces_over(const nd_op *op, const nd_axis *a)
 {
@@ -108,7 +108,7 @@ static void hoist_globals(nd_module *m)
     nd_dce(m);
 }
 
-/* ---- 2. classes -------------------------------------------------------------------- */
+/* ---- 2. classes ---------------------------------------------------------- */
 
 static void set_class(nd_value *v, row_class c)
 {
@@ -213,15 +213,15 @@ static bool classify_op(nd_module *m, nd_op *op)
                                  "`%s` sums over rows of the batch and is then "
                                  "used by `%s`, which is not linear in it",
                                  sum->name,
-                                 op->kind == OP_MAP ? nd_ews[op->sub].name
-                                                    : nd_ops[op->kind].name));
+                                 nd_op_name(op)));
         return true;
     }
     set_class(out, has(out, m->sample) ? ROWS : KNOWN);
     if (!reduces_over(op, m->sample))
         return true;
     set_class(out, SUM);
-    if (op->kind == OP_CONTRACT || (op->kind == OP_REDUCE && op->sub == RED_SUM))
+    if (op->kind == OP_CONTRACT ||
+        (op->kind == OP_REDUCE && op->sub == RED_SUM))
         return true;
     return refuse(m, op, out,
                   nd_fmt(m->ctx->arena, "`%s` along `%s` sees all rows",

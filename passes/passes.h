@@ -91,7 +91,7 @@ typedef struct nd_term {
 typedef enum {
     AT_BUFFER,                       /* the place of `value` */
     AT_WEIGHT, AT_GRAD,              /* of `param` */
-    AT_CARRY_IN, AT_CARRY_OUT        /* of body argument `value`, this iteration */
+    AT_CARRY_IN, AT_CARRY_OUT        /* of body argument `value`, now */
 } nd_root;
 
 /* A view: a root and, per axis, a stride in elements.

@@ -32,7 +32,7 @@ static int last(const pipe *pp)
     return pp->p - 1;
 }
 
-/* ---- the repeats and their iterations ------------------------------------------------ */
+/* ---- the repeats and their iterations ------------------------------------ */
 
 static bool find_repeats(pipe *pp)
 {
@@ -65,7 +65,7 @@ static bool find_repeats(pipe *pp)
     return true;
 }
 
-/* ---- where each op runs ---------------------------------------------------------------- */
+/* ---- where each op runs -------------------------------------------------- */
 
 static void mark_reads(nd_op *op, int bit);
 
@@ -167,7 +167,7 @@ static bool runs_on(const pipe *pp, const nd_op *op, int s)
     return at == EVERYWHERE || at == s;
 }
 
-/* ---- balance ------------------------------------------------------------------------------ */
+/* ---- balance ------------------------------------------------------------- */
 
 /* One more iteration to the cheapest stage until none is left: with equal
  * iterations that minimises the heaviest stage. Ties go to earlier stages. */
@@ -175,7 +175,8 @@ static void balance(pipe *pp, int *count)
 {
     nd_module *m = pp->m;
     double *load = ND_NEWN(pp->a, double, pp->p);
-    double each = nd_op_flops(pp->fwd, &m->mesh) / (double)pp->fwd->axes[0]->size;
+    double layers = (double)pp->fwd->axes[0]->size;
+    double each = nd_op_flops(pp->fwd, &m->mesh) / layers;
     for (int i = 0; i < m->step->ops.n; i++) {
         nd_op *op = m->step->ops.v[i];
         int at = place_of(pp, op);
@@ -213,7 +214,7 @@ static void set_ranges(pipe *pp)
     }
 }
 
-/* ---- what each stage needs ------------------------------------------------------------------ */
+/* ---- what each stage needs ----------------------------------------------- */
 
 static void need_op(pipe *pp, int s, nd_op *op);
 
@@ -272,7 +273,7 @@ static void fill_lists(pipe *pp, int s)
             ND_PUSH(pp->a, &st->params, m->params.v[i]);
 }
 
-/* ---- what crosses, what is kept ------------------------------------------------------------- */
+/* ---- what crosses, what is kept ------------------------------------------ */
 
 static void cross(pipe *pp, nd_stage *st, bool forward, nd_value *from,
                   nd_value *to)
@@ -350,7 +351,7 @@ static void carried_across(pipe *pp)
             cross(pp, &stage[s], false, pp->bwd->out[i], pp->bwd->in[i]);
 }
 
-/* ---- operands that stages after the first receive ------------------------------------------- */
+/* ---- operands that stages after the first receive ------------------------ */
 
 typedef struct counting {
     const nd_value *v;

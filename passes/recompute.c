@@ -96,7 +96,7 @@ static bool at_hand(const remat *r, const nd_value *v)
     return v->def && (v->def->kind == OP_INPUT || v->def->phase == PH_PRE);
 }
 
-/* ---- the cut --------------------------------------------------------------------- */
+/* ---- the cut ------------------------------------------------------------- */
 
 static const nd_op *pipelined_repeat(const nd_module *m)
 {
@@ -153,7 +153,7 @@ static void decide(remat *r, const bool *read)
     nd_mincut_solve(c, r->kept);
 }
 
-/* ---- rewriting backward ------------------------------------------------------------ */
+/* ---- rewriting backward -------------------------------------------------- */
 
 static nd_value *scanned_already(const nd_op *bwd, const nd_value *whole)
 {

@@ -31,8 +31,9 @@ static void dump(nd_module *m, const nd_options *o, const pass *p)
     fprintf(out, "# ---- after %s ----\n%s", p->name, b.s ? b.s : "");
 }
 
-/* A false return without a message, or a module that does not verify, is a
- * fault of the pass and not of the user's program; say whose. */
+/* What a pass establishes is proved before anyone relies on it; other passes are
+ * checked on request. A module that does not verify is a fault of the pass and
+ * not of the user's program: say whose. */
 static bool run_one(nd_module *m, const nd_options *o, const pass *p)
 {
     if ((m->state & p->requires) != p->requires) {
@@ -44,8 +45,10 @@ static bool run_one(nd_module *m, const nd_options *o, const pass *p)
         return false;
     m->state |= p->ensures;
     dump(m, o, p);
-    if (o->verify_each && !nd_verify(m)) {
-        nd_note(m->ctx, m->plan.loc, "found after pass '%s'", p->name);
+    if ((o->verify_each || p->ensures) && !nd_verify(m)) {
+        nd_note(m->ctx, m->plan.loc,
+                "found after pass '%s': a fault of ndc, please report it",
+                p->name);
         return false;
     }
     return true;

@@ -15,7 +15,7 @@
 
 static void block(nd_sh *s, nd_sh_level *up, nd_block *b);
 
-/* ---- iteration space -------------------------------------------------------------- */
+/* ---- iteration space ----------------------------------------------------- */
 
 typedef struct space {
     int n;
@@ -70,7 +70,7 @@ static space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
     return sp;
 }
 
-/* ---- pending sums that pass through -------------------------------------------------- */
+/* ---- pending sums that pass through -------------------------------------- */
 
 /* A carried zero takes the type of what is first added to it. */
 static void close_open(nd_sh *s, nd_op *op)
@@ -165,7 +165,7 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
     }
 }
 
-/* ---- ops ------------------------------------------------------------------------------- */
+/* ---- ops ----------------------------------------------------------------- */
 
 static void set_cuts(nd_type *t, const space *sp)
 {

@@ -49,7 +49,7 @@ static bool is_prefix(nd_cut a, nd_cut b)
     return true;
 }
 
-/* ---- one step ------------------------------------------------------------------- */
+/* ---- one step ------------------------------------------------------------ */
 
 static nd_value *step(nd_sh *s, nd_builder *b, nd_opcode k, nd_value *v,
                       nd_axis *axis, uint32_t mesh)
@@ -135,7 +135,7 @@ static nd_value *recut(nd_sh *s, nd_builder *b, nd_value *v,
     return v;
 }
 
-/* ---- without moving anything ------------------------------------------------------ */
+/* ---- without moving anything --------------------------------------------- */
 
 /* The same free op computed at `want`; operands keep whole what want lacks. */
 static nd_value *compute_at(nd_sh *s, nd_sh_level *lv, nd_builder *b,

@@ -43,7 +43,9 @@ ndrt_status ndrt_log_open(ndrt_rank *r)
     if (!l)
         return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
     r->state->log = l;
-    l->terminal = isatty(STDOUT_FILENO);
+    /* A launcher may give a process a terminal of its own and pass the output
+     * on into a file: plain lines there. */
+    l->terminal = isatty(STDOUT_FILENO) && !ndrt_under_launcher();
     l->last = now();
     if (path && !(l->json = fopen(path, "we")))
         return ndrt_fail(r, NDRT_EINPUT, "cannot write \"%s\": %s", path,

@@ -121,7 +121,7 @@ static void by_hand(void **state)
     feed(w, "x", 2, DIM(2, 3), 1, 0, 0);
     feed(w, "y", 1, DIM(3), 1, 10, 0);
     nd_eval_result r = eval(w, m);
-    EXPECT(r.outputs[0], 10, 13, 12, 15, 14, 17);
+    EXPECT(r.outputs[0], 10, 12, 14, 13, 15, 17);   /* x leads: more axes */
     EXPECT(r.outputs[1], 0 * 10 + 1 * 11 + 2 * 12, 3 * 10 + 4 * 11 + 5 * 12);
     EXPECT(r.outputs[2], 3, 4, 5);
     EXPECT(r.outputs[3], 0, 10, 11);
