@@ -31,9 +31,9 @@ static void dump(nd_module *m, const nd_options *o, const pass *p)
     fprintf(out, "# ---- after %s ----\n%s", p->name, b.s ? b.s : "");
 }
 
-/* What a pass establishes is proved before anyone relies on it; other passes are
- * checked on request. A module that does not verify is a fault of the pass and
- * not of the user's program: say whose. */
+/* What a pass establishes is proved before anyone relies on it; other passes
+ * are checked on request. A module that does not verify is a fault of the pass
+ * and not of the user's program: say whose. */
 static bool run_one(nd_module *m, const nd_options *o, const pass *p)
 {
     if ((m->state & p->requires) != p->requires) {
