@@ -14,6 +14,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,7 +97,7 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
     const char *cc = getenv("CC"), *root = getenv("NDC_RUNTIME");
     args(&c, cc && *cc ? cc : NDC_CC);
     args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fno-math-errno "
-             "-fno-trapping-math");
+             "-fno-trapping-math -ffp-contract=off");
     args(&c, NDC_CFLAGS);
     if (root && *root) {
         arg(&c, nd_fmt(ctx->arena, "-I%s/include", root));
@@ -139,6 +140,10 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path)
                      c_path);
         return EXIT_INTERNAL;
     }
+    /* mkstemp's file is private; a program has the usual permissions. */
+    mode_t mask = umask(0);
+    umask(mask);
+    chmod(half, 0777 & ~mask);
     if (rename(half, out_path) != 0) {
         nd_error(ctx, (nd_loc){0}, "cannot write '%s': %s", out_path,
                  strerror(errno));

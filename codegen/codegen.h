@@ -173,7 +173,7 @@ void cg_comm(cg_fn *f, nd_kernel *k);
 void cg_list(cg_fn *f, const nd_kernels *list, int stage);
 cg_body *cg_emit_body(cg *g, nd_op *repeat);
 void cg_emit_stage(cg *g, int s);
-void cg_collect_groups(cg *g);
+const char *cg_place(cg *g, size_t x);              /* or NDRT_NONE */
 void cg_emit_enums(cg *g, nd_buf *b);
 void cg_emit_places(cg *g, nd_buf *b);
 void cg_emit_tables(cg *g, nd_buf *b);

@@ -217,48 +217,54 @@ static void call_body(cg_fn *f, const cg_body *b, nd_op *op, const carry *c)
     cg_line(f, "%s", s.s);
 }
 
+/* A stage without iterations passes on what would be carried. */
+static void pass_through(cg_fn *f, nd_op *op)
+{
+    for (int i = 0; i < op->ncarry; i++) {
+        nd_ref init, last;
+        nd_ref_of(f->g->c, op->in[i], &init);
+        nd_ref_of(f->g->c, op->out[i], &last);
+        cg_line(f, "memcpy(%s, %s, %s);", cg_pointer_to(f, &last, true)->name,
+                cg_pointer_to(f, &init, false)->name,
+                whole_bytes(f, op->in[i]));
+    }
+}
+
+/* The pointer that the first iteration reads; a kept value begins with a copy
+ * of the initial one at the first iteration's place. */
+static void declare_first(cg_fn *f, const carry *c, nd_op *op, int i, int64_t n)
+{
+    const char *from = c->init;
+    if (c->kept) {
+        nd_len s = c->kept_ref.stride[0];
+        const char *first = nd_fmt(f->g->a, "%lld",
+                                   (long long)(op->reverse ? n - 1 : 0));
+        from = cg_sum(f->g->a, c->kept_name, cg_scaled(f, first, &s));
+        cg_line(f, "memcpy(%s, %s, %s);", from, c->init,
+                whole_bytes(f, op->in[i]));
+    }
+    if (c->in)
+        cg_line(f, "const %s *%s = %s;", cg_ctype(op->in[i]->type.dtype), c->x,
+                from);
+}
+
 static void call_repeat(cg_fn *f, nd_kernel *k, int stage)
 {
     cg *g = f->g;
     nd_op *op = k->nodes.v[0].op;
     const cg_body *b = cg_emit_body(g, op);
-    const nd_ext *e = NULL;
-    for (int i = 0; i < g->c->exts.n; i++)
-        if (g->c->exts.v[i].axis == op->axes[0] && g->c->exts.v[i].piped)
-            e = &g->c->exts.v[i];
     bool piped = stage >= 0 && g->m->program->nstages > 1 &&
-                 (e || op->axes[0] == g->m->plan.pipe_axis);
-    const nd_stage *st = stage >= 0 ? &g->m->program->stage[stage] : NULL;
+                 op->axes[0] == g->m->plan.pipe_axis;
+    const nd_stage *st = piped ? &g->m->program->stage[stage] : NULL;
     int64_t lo = piped ? st->lo : 0, hi = piped ? st->hi : op->axes[0]->size;
     if (hi == lo) {
-        for (int i = 0; i < op->ncarry; i++) {
-            nd_ref init, last;
-            nd_ref_of(g->c, op->in[i], &init);
-            nd_ref_of(g->c, op->out[i], &last);
-            cg_line(f, "memcpy(%s, %s, %s);",
-                    cg_pointer_to(f, &last, true)->name,
-                    cg_pointer_to(f, &init, false)->name,
-                    whole_bytes(f, op->in[i]));
-        }
+        pass_through(f, op);
         return;
     }
     carry *c = ND_NEWN(g->a, carry, op->ncarry + 1);
     for (int i = 0; i < op->ncarry; i++) {
         c[i] = plan_carry(f, b, op, i, hi - lo);
-        const char *from = c[i].init;
-        if (c[i].kept) {
-            int64_t first = op->reverse ? hi - 1 - lo : 0;
-            nd_len s = c[i].kept_ref.stride[0];
-            const char *at = cg_scaled(
-                f, nd_fmt(g->a, "%lld", (long long)first), &s);
-            from = at ? nd_fmt(g->a, "%s + %s", c[i].kept_name, at)
-                      : c[i].kept_name;
-            cg_line(f, "memcpy(%s, %s, %s);", from, c[i].init,
-                    whole_bytes(f, op->in[i]));
-        }
-        if (c[i].in)
-            cg_line(f, "const %s *%s = %s;",
-                    cg_ctype(op->in[i]->type.dtype), c[i].x, from);
+        declare_first(f, &c[i], op, i, hi - lo);
     }
     const char *l = cg_iter(f, op);
     if (op->reverse)

@@ -1,5 +1,5 @@
-/* emit_tables.c - the tables of the generated program: names of extents,
- * parameters, buffers and groups; where each lies; the schedule; `program`.
+/* emit_tables.c - the tables that the runtime reads: extents, parameters,
+ * buckets, inputs, stages with their schedule, and `program`.
  */
 #include "codegen.h"
 
@@ -35,174 +35,6 @@ static const char *real(cg *g, double v)
             return s;
     }
     return "0";
-}
-
-/* ---- names -------------------------------------------------------------- */
-
-static void enum_of(nd_buf *b, const char *comment, const char *const *names,
-                    int n)
-{
-    if (!n)
-        return;
-    nd_putf(b, "/* %s */\nenum {\n", comment);
-    for (int i = 0; i < n; i++)
-        nd_putf(b, "    %s,\n", names[i]);
-    nd_put(b, "};\n\n");
-}
-
-typedef ND_VEC(const char *) words;
-
-void cg_emit_enums(cg *g, nd_buf *b)
-{
-    words x = {0}, p = {0}, v = {0}, q = {0};
-    for (int i = 0; i < g->c->exts.n; i++)
-        if (g->ext_used[i])
-            ND_PUSH(g->a, &x, g->ext_name[i]);
-    enum_of(b, "Extents: an axis and the mesh axes that cut it.", x.v, x.n);
-    for (int i = 0; i < g->m->params.n; i++)
-        ND_PUSH(g->a, &p, g->param_name[i]);
-    enum_of(b, "Parameters.", p.v, p.n);
-    for (int i = 0; i < g->groups.n; i++)
-        ND_PUSH(g->a, &q, nd_fmt(g->a, "G_%s",
-                                 cg_mesh_names(g, g->groups.v[i], "_")));
-    enum_of(b, "Groups: ranks that differ along these mesh axes only.", q.v,
-            q.n);
-    for (int i = 0; i < g->c->nvalues; i++)
-        if (g->buffer_used[i])
-            ND_PUSH(g->a, &v, nd_fmt(g->a, "B_%s", g->value_name[i]));
-    if (g->m->loss)
-        ND_PUSH(g->a, &v, "B_loss");
-    enum_of(b, "Buffers.", v.v, v.n);
-}
-
-static int count_buffers(const cg *g)
-{
-    int n = g->m->loss != NULL;
-    for (int i = 0; i < g->c->nvalues; i++)
-        n += g->buffer_used[i];
-    return n;
-}
-
-static const char *bytes_or_none(cg *g, size_t x)
-{
-    return x == (size_t)-1 ? "NDRT_NONE" : nd_fmt(g->a, "%zu", x);
-}
-
-/* ---- places ------------------------------------------------------------- */
-
-static void stage_places(cg *g, nd_buf *b, int s)
-{
-    const nd_stage_mem *mem = &g->c->mem.stage[s];
-    nd_putf(b, "    [%d] = {\n", s);
-    for (int i = 0; i < g->c->nvalues; i++) {
-        const nd_value *v = g->c->info[i].v;
-        const nd_place *p =
-            g->buffer_used[i] ? nd_place_of(mem, v) : NULL;
-        if (!p)
-            continue;
-        const char *left = nd_fmt(g->a, "[B_%s] = {%zu, %zu},",
-                                  g->value_name[i], p->base, p->slot_stride);
-        const char *type = cg_type(g, &v->type);
-        if (strlen(left) <= 40 && 8 + 40 + strlen(type) + 7 <= 80)
-            nd_putf(b, "        %-40s /* %s */\n", left, type);
-        else
-            nd_putf(b, "        %s\n", left);
-    }
-    if (mem->loss != (size_t)-1)
-        nd_putf(b, "        [B_loss] = {%zu, 0},\n", mem->loss);
-    nd_put(b, "    },\n");
-}
-
-static size_t param_place(const cg *g, int s, int param, bool grad)
-{
-    const nd_stage_mem *mem = &g->c->mem.stage[s];
-    for (int i = 0; i < mem->buckets.n; i++) {
-        const nd_bucket_place *p = &mem->buckets.v[i];
-        const nd_bucket *b = &g->c->mem.buckets.v[p->bucket];
-        size_t base = grad ? p->grads : p->weights;
-        for (int k = 0; k < b->params.n; k++)
-            if (b->params.v[k] == g->m->params.v[param])
-                return base == (size_t)-1 ? base : base + 4 * b->at.v[k];
-    }
-    return (size_t)-1;
-}
-
-static void param_places(cg *g, nd_buf *b, const char *name, bool grad)
-{
-    const nd_program *p = g->m->program;
-    if (!g->m->params.n)
-        return;
-    nd_putf(b, "static const size_t %s[%d][%d] = {\n", name, p->nstages,
-            g->m->params.n);
-    for (int s = 0; s < p->nstages; s++) {
-        nd_putf(b, "    [%d] = {\n", s);
-        for (int i = 0; i < g->m->params.n; i++)
-            nd_putf(b, "        [%s] = %s,\n", g->param_name[i],
-                    bytes_or_none(g, param_place(g, s, i, grad)));
-        nd_put(b, "    },\n");
-    }
-    nd_put(b, "};\n\n");
-}
-
-static void helper(nd_buf *b, const char *name, const char *table)
-{
-    nd_putf(b,
-            "static float *%s(const ndrt_rank *r, int p)\n{\n"
-            "    return (float *)(r->arena + %s[r->stage][p]);\n}\n\n",
-            name, table);
-}
-
-void cg_emit_places(cg *g, nd_buf *b)
-{
-    const nd_program *p = g->m->program;
-    int n = count_buffers(g);
-    nd_put(b, "/* Where things lie in the arena, by stage: bytes from its "
-              "start. A buffer that\n * outlives its microbatch has one copy "
-              "per slot. */\n");
-    if (n) {
-        nd_put(b, "typedef struct place {\n    size_t at, per_slot;\n"
-                  "} place;\n\n");
-        nd_putf(b, "static const place places[%d][%d] = {\n", p->nstages, n);
-        for (int s = 0; s < p->nstages; s++)
-            stage_places(g, b, s);
-        nd_put(b, "};\n\n");
-    }
-    param_places(g, b, "weights_at", false);
-    param_places(g, b, "gradients_at", true);
-    if (n)
-        nd_put(b, "static float *at(const ndrt_rank *r, int buffer)\n{\n"
-                  "    const place *p = &places[r->stage][buffer];\n"
-                  "    return (float *)(r->arena + p->at + "
-                  "(size_t)r->slot * p->per_slot);\n}\n\n");
-    if (g->uses_weight)
-        helper(b, "weight", "weights_at");
-    if (g->uses_gradient)
-        helper(b, "gradient", "gradients_at");
-    int most = nd_mesh_ranks(&g->m->mesh);
-    if (g->uses_scatter)
-        nd_putf(b,
-                "static void reduce_scatter(ndrt_rank *r, int group, int "
-                "extent, const float *x,\n"
-                "                           float *y, int64_t outer, int64_t "
-                "whole,\n"
-                "                           int64_t inner)\n{\n"
-                "    int64_t n[%d];\n"
-                "    ndrt_pieces(r, group, extent, n);\n"
-                "    ndrt_reduce_scatter(r, group, x, whole * inner, y, "
-                "r->n[extent] * inner,\n"
-                "                        outer, n, inner);\n}\n\n", most);
-    if (g->uses_gather)
-        nd_putf(b,
-                "static void all_gather(ndrt_rank *r, int group, int extent, "
-                "const float *x,\n"
-                "                       float *y, int64_t outer, int64_t "
-                "whole,\n"
-                "                       int64_t inner)\n{\n"
-                "    int64_t n[%d];\n"
-                "    ndrt_pieces(r, group, extent, n);\n"
-                "    ndrt_all_gather(r, group, x, r->n[extent] * inner, y, "
-                "whole * inner,\n"
-                "                    outer, n, inner);\n}\n\n", most);
 }
 
 /* ---- mesh, extents, parameters ------------------------------------------ */
@@ -391,8 +223,8 @@ static void stage_arrays(cg *g, nd_buf *b, int s)
     for (int i = 0; i < mem->buckets.n; i++) {
         const nd_bucket_place *p = &mem->buckets.v[i];
         nd_putf(b, "    {%d, %zu, %s, %s, %s},\n", p->bucket, p->weights,
-                bytes_or_none(g, p->grads), bytes_or_none(g, p->state1),
-                bytes_or_none(g, p->state2));
+                cg_place(g, p->grads), cg_place(g, p->state1),
+                cg_place(g, p->state2));
     }
     if (mem->buckets.n)
         nd_put(b, "};\n");
@@ -400,7 +232,7 @@ static void stage_arrays(cg *g, nd_buf *b, int s)
     nd_putf(&t, "static const size_t %sinputs_at[] = {", pre);
     for (int i = 0; i < g->m->inputs.n; i++)
         nd_putf(&t, "%s%s", i ? ", " : "",
-                bytes_or_none(g, place_of(g, s, g->m->inputs.v[i])));
+                cg_place(g, place_of(g, s, g->m->inputs.v[i])));
     nd_put(&t, "};");
     if (g->m->inputs.n)
         cg_fold(b, 0, t.s);
@@ -409,17 +241,12 @@ static void stage_arrays(cg *g, nd_buf *b, int s)
     for (int i = 0; i < g->m->outputs.n; i++) {
         const nd_op *op = g->m->outputs.v[i];
         size_t x = listed(st, op) ? place_of(g, s, op->in[0]) : (size_t)-1;
-        nd_putf(&t, "%s%s", i ? ", " : "", bytes_or_none(g, x));
+        nd_putf(&t, "%s%s", i ? ", " : "", cg_place(g, x));
     }
     nd_put(&t, "};");
     if (g->m->outputs.n)
         cg_fold(b, 0, t.s);
     nd_put(b, "\n");
-}
-
-static const char *or_null(cg *g, const char *prefix, const char *name, bool on)
-{
-    return on ? nd_fmt(g->a, "%s%s", prefix, name) : "NULL";
 }
 
 static void stage_row(cg *g, nd_buf *b, int s)
@@ -440,7 +267,7 @@ static void stage_row(cg *g, nd_buf *b, int s)
         nd_putf(b, "        .inputs = %sinputs_at,\n", pre);
     if (g->m->outputs.n)
         nd_putf(b, "        .outputs = %soutputs_at,\n", pre);
-    nd_putf(b, "        .loss = %s,\n", bytes_or_none(g, mem->loss));
+    nd_putf(b, "        .loss = %s,\n", cg_place(g, mem->loss));
     if (g->c->stage[s].pre.v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
     nd_put(b, "        .run = {\n");
@@ -458,8 +285,8 @@ static void stage_row(cg *g, nd_buf *b, int s)
     };
     for (int i = 0; i < 4; i++)
         if (msg[i].on)
-            nd_putf(b, "            [NDRT_%s] = %s,\n", msg[i].action,
-                    or_null(g, pre, msg[i].fn, true));
+            nd_putf(b, "            [NDRT_%s] = %s%s,\n", msg[i].action, pre,
+                    msg[i].fn);
     nd_putf(b, "        },\n        .nactions = %d,\n"
                "        .actions = %sactions,\n        .slots = %d,\n    },\n",
             st->actions.n, pre, st->slots ? st->slots : 1);

@@ -4,6 +4,7 @@
 #include "codegen.h"
 
 #include <string.h>
+#include <unistd.h>
 
 typedef struct traffic {             /* one kind of message */
     const char *what;
@@ -207,8 +208,9 @@ static void report_stage(report *r, int s)
                 {"peak", m->arena_bytes}};
     nd_put(r->b, "  memory of one rank\n");
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        nd_putf(r->b, "    %-10s %12s\n", part[i].name,
-                size_text(r->a, (double)part[i].bytes));
+        nd_putf(r->b, "    %-10s %12s  %15s bytes\n", part[i].name,
+                size_text(r->a, (double)part[i].bytes),
+                commas(r->a, (int64_t)part[i].bytes));
     nd_put(r->b, "  messages that one rank sends per step\n");
     report_traffic(r, s);
 }
@@ -240,6 +242,17 @@ static void report_decay(report *r, const char *title, bool decay)
     nd_put(r->b, "\n");
 }
 
+/* The launch command for the MPI that ndc was built with, by this user: Open
+ * MPI wants to be told that more ranks than cores, or root, are meant. */
+static void report_launch(report *r, int ranks)
+{
+    bool open_mpi = strstr(NDC_MPIRUN, "oversubscribe") != NULL;
+    if (ranks > 1 && *NDC_MPIRUN)
+        nd_putf(r->b, "  %s%s -n %d ./train\n", NDC_MPIRUN,
+                open_mpi && geteuid() == 0 ? " --allow-run-as-root" : "",
+                ranks);
+}
+
 void cg_report_plan(nd_module *m, nd_buf *out)
 {
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
@@ -248,8 +261,6 @@ void cg_report_plan(nd_module *m, nd_buf *out)
         report_stage(&r, s);
     report_decay(&r, "with weight decay", true);
     report_decay(&r, "without weight decay", false);
-    int n = nd_mesh_ranks(&m->mesh);
     nd_put(out, "\nrun\n  ./train\n");
-    if (n > 1)
-        nd_putf(out, "  mpirun --oversubscribe -n %d ./train\n", n);
+    report_launch(&r, nd_mesh_ranks(&m->mesh));
 }

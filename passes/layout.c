@@ -95,12 +95,6 @@ void nd_len_mul(const nd_code *c, nd_len *l, int ext)
         l->ext[l->n++] = ext;
 }
 
-bool nd_len_fixed(const nd_code *c, const nd_len *l)
-{
-    (void)c;
-    return l->n == 0;
-}
-
 int64_t nd_len_max(const nd_code *c, const nd_len *l)
 {
     int64_t n = l->k;

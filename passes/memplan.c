@@ -233,14 +233,11 @@ static void mark_root(nd_code *c, uint8_t *lists, const nd_value *v, int flag)
         lists[r.value->mark] |= (uint8_t)flag;
 }
 
-typedef struct late {
-    uint8_t *lists;
-} late;
-
+/* user: the bits by mark */
 static void mark_late(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     (void)in_memory;
-    mark_root(c, ((late *)user)->lists, leaf, READ_LATE);
+    mark_root(c, user, leaf, READ_LATE);
 }
 
 static bool listed(const nd_stage *st, const nd_op *op)
@@ -266,12 +263,11 @@ static void find_uses(nd_code *c, int s, uint8_t *lists)
         mark_root(c, lists, p->stage[s - 1].send_fwd.v[i].to, CROSSES);
     for (int i = 0; s + 1 < p->nstages && i < p->stage[s + 1].send_bwd.n; i++)
         mark_root(c, lists, p->stage[s + 1].send_bwd.v[i].to, CROSSES);
-    late l = {lists};
     for (int i = 0; i < c->m->outputs.n; i++)
         if (listed(st, c->m->outputs.v[i]))
-            nd_leaves(c, c->m->outputs.v[i], mark_late, &l);
+            nd_leaves(c, c->m->outputs.v[i], mark_late, lists);
     if (c->m->loss && listed(st, c->m->loss->def))
-        nd_leaves_of(c, c->m->loss, false, mark_late, &l);
+        nd_leaves_of(c, c->m->loss, false, mark_late, lists);
 }
 
 static size_t state_floats(const nd_code *c, const nd_bucket *b)

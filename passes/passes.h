@@ -114,7 +114,7 @@ typedef struct nd_ref {
     nd_term term[2 * ND_MAX_RANK];
 } nd_ref;
 
-/* ---- fuse.c, fuse_loop.c, fuse_uses.c: ops of one block -> kernels ------ */
+/* ---- fuse*.c: ops of one block -> kernels ------ */
 
 typedef enum {
     K_LOOP,                          /* a generated loop nest */
@@ -240,7 +240,6 @@ nd_code *nd_code_new(nd_module *m);
 
 void nd_extents(nd_code *c);         /* all that occur in the module */
 int nd_ext_of(nd_code *c, const nd_type *t, int i);
-bool nd_len_fixed(const nd_code *c, const nd_len *l);
 int64_t nd_len_max(const nd_code *c, const nd_len *l);
 void nd_len_mul(const nd_code *c, nd_len *l, int ext);
 bool nd_len_eq(const nd_len *a, const nd_len *b);
@@ -261,7 +260,11 @@ nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat);
 /* The stacked result that the carried argument i is kept in, or NULL. */
 nd_value *nd_kept_carry(const nd_op *repeat, int i);
 
+void nd_number(nd_code *c);          /* fresh info for every value */
+void nd_insert_copies(nd_code *c);
 void nd_fuse_uses(nd_code *c);       /* copies, classes, users, homes */
+/* Made by a kernel, in memory of its own? */
+bool nd_is_direct(const nd_code *c, const nd_value *v);
 nd_class nd_class_of(const nd_code *c, const nd_value *v);
 bool nd_is_copy(const nd_op *op);
 /* Does the op change names only: a collective of one rank, stop_gradient? */

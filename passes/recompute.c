@@ -282,7 +282,6 @@ static nd_op *forward_of(const nd_op *bwd)
 
 bool pass_recompute(nd_module *m, const nd_options *o)
 {
-    (void)o;
     for (int i = 0; i < m->step->ops.n; i++) {
         nd_op *bwd = m->step->ops.v[i];
         if (bwd->kind != OP_REPEAT || !bwd->reverse)
@@ -292,6 +291,6 @@ bool pass_recompute(nd_module *m, const nd_options *o)
             run(m, fwd->body, bwd->body, fwd, bwd);
     }
     run(m, m->step, m->step, NULL, NULL);
-    nd_dce(m);
-    return true;
+    /* Copies may repeat what backward has already, such as a mask. */
+    return pass_simplify(m, o);
 }

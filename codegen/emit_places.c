@@ -1,0 +1,180 @@
+/* emit_places.c - names of extents, parameters, groups and buffers, where each
+ * lies in the arena, and the few functions that look there.
+ */
+#include "codegen.h"
+
+#include <string.h>
+
+const char *cg_place(cg *g, size_t x)
+{
+    return x == (size_t)-1 ? "NDRT_NONE" : nd_fmt(g->a, "%zu", x);
+}
+
+/* ---- names -------------------------------------------------------------- */
+
+static void enum_of(nd_buf *b, const char *comment, const char *const *names,
+                    int n)
+{
+    if (!n)
+        return;
+    nd_putf(b, "/* %s */\nenum {\n", comment);
+    for (int i = 0; i < n; i++)
+        nd_putf(b, "    %s,\n", names[i]);
+    nd_put(b, "};\n\n");
+}
+
+typedef ND_VEC(const char *) words;
+
+void cg_emit_enums(cg *g, nd_buf *b)
+{
+    words x = {0}, p = {0}, v = {0}, q = {0};
+    for (int i = 0; i < g->c->exts.n; i++)
+        if (g->ext_used[i])
+            ND_PUSH(g->a, &x, g->ext_name[i]);
+    enum_of(b, "Extents: an axis and the mesh axes that cut it.", x.v, x.n);
+    for (int i = 0; i < g->m->params.n; i++)
+        ND_PUSH(g->a, &p, g->param_name[i]);
+    enum_of(b, "Parameters.", p.v, p.n);
+    for (int i = 0; i < g->groups.n; i++)
+        ND_PUSH(g->a, &q, nd_fmt(g->a, "G_%s",
+                                 cg_mesh_names(g, g->groups.v[i], "_")));
+    enum_of(b, "Groups: ranks that differ along these mesh axes only.", q.v,
+            q.n);
+    for (int i = 0; i < g->c->nvalues; i++)
+        if (g->buffer_used[i])
+            ND_PUSH(g->a, &v, nd_fmt(g->a, "B_%s", g->value_name[i]));
+    if (g->m->loss)
+        ND_PUSH(g->a, &v, "B_loss");
+    enum_of(b, "Buffers.", v.v, v.n);
+}
+
+static int count_buffers(const cg *g)
+{
+    int n = g->m->loss != NULL;
+    for (int i = 0; i < g->c->nvalues; i++)
+        n += g->buffer_used[i];
+    return n;
+}
+
+/* ---- places ------------------------------------------------------------- */
+
+static void stage_places(cg *g, nd_buf *b, int s)
+{
+    const nd_stage_mem *mem = &g->c->mem.stage[s];
+    nd_putf(b, "    [%d] = {\n", s);
+    for (int i = 0; i < g->c->nvalues; i++) {
+        const nd_value *v = g->c->info[i].v;
+        const nd_place *p =
+            g->buffer_used[i] ? nd_place_of(mem, v) : NULL;
+        if (!p)
+            continue;
+        const char *left = nd_fmt(g->a, "[B_%s] = {%zu, %zu},",
+                                  g->value_name[i], p->base, p->slot_stride);
+        const char *type = cg_type(g, &v->type);
+        if (strlen(left) <= 40 && 8 + 40 + strlen(type) + 7 <= 80)
+            nd_putf(b, "        %-40s /* %s */\n", left, type);
+        else
+            nd_putf(b, "        %s\n", left);
+    }
+    if (mem->loss != (size_t)-1)
+        nd_putf(b, "        [B_loss] = {%zu, 0},\n", mem->loss);
+    nd_put(b, "    },\n");
+}
+
+static size_t param_place(const cg *g, int s, int param, bool grad)
+{
+    const nd_stage_mem *mem = &g->c->mem.stage[s];
+    for (int i = 0; i < mem->buckets.n; i++) {
+        const nd_bucket_place *p = &mem->buckets.v[i];
+        const nd_bucket *b = &g->c->mem.buckets.v[p->bucket];
+        size_t base = grad ? p->grads : p->weights;
+        for (int k = 0; k < b->params.n; k++)
+            if (b->params.v[k] == g->m->params.v[param])
+                return base == (size_t)-1 ? base : base + 4 * b->at.v[k];
+    }
+    return (size_t)-1;
+}
+
+static void param_places(cg *g, nd_buf *b, const char *name, bool grad)
+{
+    const nd_program *p = g->m->program;
+    if (!g->m->params.n)
+        return;
+    nd_putf(b, "static const size_t %s[%d][%d] = {\n", name, p->nstages,
+            g->m->params.n);
+    for (int s = 0; s < p->nstages; s++) {
+        nd_putf(b, "    [%d] = {\n", s);
+        for (int i = 0; i < g->m->params.n; i++)
+            nd_putf(b, "        [%s] = %s,\n", g->param_name[i],
+                    cg_place(g, param_place(g, s, i, grad)));
+        nd_put(b, "    },\n");
+    }
+    nd_put(b, "};\n\n");
+}
+
+static void helper(nd_buf *b, const char *name, const char *table)
+{
+    nd_putf(b,
+            "static float *%s(const ndrt_rank *r, int p)\n{\n"
+            "    return (float *)(r->arena + %s[r->stage][p]);\n}\n\n",
+            name, table);
+}
+
+/* What a collective over pieces needs besides the buffers. */
+static void put_helpers(cg *g, nd_buf *b)
+{
+    int most = nd_mesh_ranks(&g->m->mesh);
+    if (g->uses_scatter)
+        nd_putf(b,
+                "static void reduce_scatter(ndrt_rank *r, int group, int "
+                "extent, const float *x,\n"
+                "                           float *y, int64_t outer, int64_t "
+                "whole,\n"
+                "                           int64_t inner)\n{\n"
+                "    int64_t n[%d];\n"
+                "    ndrt_pieces(r, group, extent, n);\n"
+                "    ndrt_reduce_scatter(r, group, x, whole * inner, y, "
+                "r->n[extent] * inner,\n"
+                "                        outer, n, inner);\n}\n\n", most);
+    if (g->uses_gather)
+        nd_putf(b,
+                "static void all_gather(ndrt_rank *r, int group, int extent, "
+                "const float *x,\n"
+                "                       float *y, int64_t outer, int64_t "
+                "whole,\n"
+                "                       int64_t inner)\n{\n"
+                "    int64_t n[%d];\n"
+                "    ndrt_pieces(r, group, extent, n);\n"
+                "    ndrt_all_gather(r, group, x, r->n[extent] * inner, y, "
+                "whole * inner,\n"
+                "                    outer, n, inner);\n}\n\n", most);
+}
+
+void cg_emit_places(cg *g, nd_buf *b)
+{
+    const nd_program *p = g->m->program;
+    int n = count_buffers(g);
+    nd_put(b, "/* Where things lie in the arena, by stage: bytes from its "
+              "start. A buffer that\n * outlives its microbatch has one copy "
+              "per slot. */\n");
+    if (n) {
+        nd_put(b, "typedef struct place {\n    size_t at, per_slot;\n"
+                  "} place;\n\n");
+        nd_putf(b, "static const place places[%d][%d] = {\n", p->nstages, n);
+        for (int s = 0; s < p->nstages; s++)
+            stage_places(g, b, s);
+        nd_put(b, "};\n\n");
+    }
+    param_places(g, b, "weights_at", false);
+    param_places(g, b, "gradients_at", true);
+    if (n)
+        nd_put(b, "static float *at(const ndrt_rank *r, int buffer)\n{\n"
+                  "    const place *p = &places[r->stage][buffer];\n"
+                  "    return (float *)(r->arena + p->at + "
+                  "(size_t)r->slot * p->per_slot);\n}\n\n");
+    if (g->uses_weight)
+        helper(b, "weight", "weights_at");
+    if (g->uses_gradient)
+        helper(b, "gradient", "gradients_at");
+    put_helpers(g, b);
+}
