@@ -193,7 +193,7 @@ static void report_stage(report *r, int s)
     const nd_stage *st = &p->stage[s];
     const nd_stage_mem *m = &r->c->mem.stage[s];
     int ranks = nd_mesh_ranks(&r->m->mesh) / p->nstages;
-    nd_putf(r->b, "\nstage %d of %d: %d rank%s", s + 1, p->nstages, ranks,
+    nd_putf(r->b, "\nstage %d: %d rank%s", s, ranks,
             ranks == 1 ? "" : "s");
     if (r->m->plan.pipe_axis)
         nd_putf(r->b, ", %s %d..%d", r->m->plan.pipe_axis->name, st->lo,

@@ -214,7 +214,8 @@ void ndrt_banner(ndrt_rank *r, bool local)
         fprintf(stderr, "%s: ", p->name);
         if (p->nstages > 1)
             fprintf(stderr, "stage %d: ", s);
-        fprintf(stderr, "arena %s per rank\n", text);
+        fprintf(stderr, "arena %s per rank (%zu bytes)\n", text,
+                p->stages[s].arena_bytes);
     }
     if (local && cpus > 0 && ranks > cpus)
         fprintf(stderr, "%s: note: %d ranks share %d CPU%s\n", p->name, ranks,
