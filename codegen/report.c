@@ -246,11 +246,12 @@ static void report_decay(report *r, const char *title, bool decay)
  * MPI wants to be told that more ranks than cores, or root, are meant. */
 static void report_launch(report *r, int ranks)
 {
-    bool open_mpi = strstr(NDC_MPIRUN, "oversubscribe") != NULL;
-    if (ranks > 1 && *NDC_MPIRUN)
-        nd_putf(r->b, "  %s%s -n %d ./train\n", NDC_MPIRUN,
-                open_mpi && geteuid() == 0 ? " --allow-run-as-root" : "",
-                ranks);
+    const char *launcher = NDC_MPIRUN;
+    bool open_mpi = strstr(launcher, "oversubscribe") != NULL;
+    if (ranks == 1 || !*launcher)
+        return;
+    nd_putf(r->b, "  %s%s -n %d ./train\n", launcher,
+            open_mpi && geteuid() == 0 ? " --allow-run-as-root" : "", ranks);
 }
 
 void cg_report_plan(nd_module *m, nd_buf *out)
