@@ -398,12 +398,7 @@ static void append_value(nd_module *m, nd_value ***list, int *n, nd_value *v)
 nd_value *nd_repeat_scan(nd_module *m, nd_op *r, nd_value *x)
 {
     nd_type t = x->type;
-    int k = nd_axis_at(&t, r->axes[0]);
-    t.rank--;
-    for (int i = k; i < t.rank; i++) {
-        t.axis[i] = t.axis[i + 1];
-        t.cut[i] = t.cut[i + 1];
-    }
+    nd_drop_axis(&t, nd_axis_at(&t, r->axes[0]));
     append_value(m, &r->in, &r->nin, x);
     return nd_block_arg(m, r->body, x->name, t);
 }

@@ -165,7 +165,9 @@ typedef struct nd_type {
 nd_type nd_type_of(nd_dtype t, int rank, nd_axis *const *axes);
 int nd_axis_at(const nd_type *t, const nd_axis *a);   /* position or -1 */
 int64_t nd_numel(const nd_type *t);                   /* global elements */
+uint32_t nd_cut_bits(nd_cut c);           /* the mesh axes of one cut */
 uint32_t nd_cut_mask(const nd_type *t);   /* mesh axes that cut any axis */
+void nd_drop_axis(nd_type *t, int i);     /* removes axis number i */
 bool nd_same_axes(const nd_type *a, const nd_type *b);  /* and same order */
 bool nd_cut_eq(nd_cut a, nd_cut b);
 bool nd_same_cut(const nd_type *a, const nd_type *b);   /* cuts and pendings */
@@ -396,6 +398,8 @@ typedef struct nd_ew_info {
     int nin;
     char result;                     /* 'n' number, 'b' bool, 's' select */
     const char *c;                   /* C expression, $0 $1 $2 operands */
+    int cost;                        /* in additions; 8 and more: a value worth
+                                        keeping rather than computing twice */
     const char *doc;
 } nd_ew_info;
 extern const nd_ew_info nd_ews[EW_COUNT];
@@ -492,6 +496,8 @@ bool nd_retype(nd_module *m, nd_op *op);
 void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to);
 /* Calls f on every op, bodies included, in order. */
 void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
+/* Zeroes the marks of all ops, results and body arguments. */
+void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);
 

@@ -15,8 +15,8 @@ const nd_op_info nd_ops[OP_COUNT] = {
 
 const nd_ew_info nd_ews[EW_COUNT] = {
 #define OP(...)
-#define EW(K, name, nin, result, c, value, vjp, doc) \
-    [EW_##K] = {name, nin, result, c, doc},
+#define EW(K, name, nin, result, c, cost, value, vjp, doc) \
+    [EW_##K] = {name, nin, result, c, cost, doc},
 #include "ops.def"
 #undef OP
 #undef EW
@@ -49,7 +49,7 @@ double nd_ew_eval(nd_ew e, double a, double b, double c)
     (void)c;
     switch (e) {
 #define OP(...)
-#define EW(K, name, nin, result, ctext, value, vjp, doc) \
+#define EW(K, name, nin, result, ctext, cost, value, vjp, doc) \
     case EW_##K: \
         return value;
 #include "ops.def"

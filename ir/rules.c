@@ -72,25 +72,6 @@ static const char *join(nd_module *m, const nd_type *a, const nd_type *b,
     return NULL;
 }
 
-static uint32_t mask_of(nd_cut c)
-{
-    uint32_t mask = 0;
-    for (int j = 0; j < c.n; j++)
-        mask |= 1u << c.m[j];
-    return mask;
-}
-
-static void drop_axis(nd_type *t, int i)
-{
-    t->rank--;
-    for (; i < t->rank; i++) {
-        t->axis[i] = t->axis[i + 1];
-        t->cut[i] = t->cut[i + 1];
-    }
-    t->axis[t->rank] = NULL;
-    t->cut[t->rank] = (nd_cut){0};
-}
-
 static const char *rule_given(nd_module *m, const nd_op *op, nd_type *out)
 {
     (void)m;
@@ -239,8 +220,8 @@ static const char *rule_reduce(nd_module *m, const nd_op *op, nd_type *out)
         if (i < 0)
             return nd_fmt(m->ctx->arena, "%s has no axis %s",
                           text(m, in(op, 0)), op->axes[k]->name);
-        over |= mask_of(out->cut[i]);
-        drop_axis(out, i);
+        over |= nd_cut_bits(out->cut[i]);
+        nd_drop_axis(out, i);
     }
     if (op->sub == RED_SUM)
         out->sum |= over;
@@ -284,8 +265,8 @@ static const char *rule_contract(nd_module *m, const nd_op *op, nd_type *out)
         if (i < 0)
             return nd_fmt(m->ctx->arena, "neither operand has the axis %s",
                           op->axes[k]->name);
-        out->sum |= mask_of(out->cut[i]);
-        drop_axis(out, i);
+        out->sum |= nd_cut_bits(out->cut[i]);
+        nd_drop_axis(out, i);
     }
     order_like(out, &op->out[0]->type);
     return NULL;
@@ -318,7 +299,7 @@ static const char *rule_gather(nd_module *m, const nd_op *op, nd_type *out)
                 out->cut[out->rank++] = ix->cut[j];
             }
     }
-    out->sum |= mask_of(x->cut[a]);
+    out->sum |= nd_cut_bits(x->cut[a]);
     return NULL;
 }
 
@@ -336,7 +317,7 @@ static const char *rule_scatter_add(nd_module *m, const nd_op *op, nd_type *out)
     for (int i = 0; i < both.rank; i++) {
         int j = nd_axis_at(out, both.axis[i]);
         if (j < 0)
-            sum |= mask_of(both.cut[i]);
+            sum |= nd_cut_bits(both.cut[i]);
         else if (!nd_cut_eq(both.cut[i], out->cut[j]))
             return wrong(m, "a kept axis changes its cut", g, out);
     }
@@ -359,7 +340,7 @@ static const char *rule_repeat(nd_module *m, const nd_op *op, nd_type *out)
             int k = nd_axis_at(&want, op->axes[0]);
             if (k < 0)
                 return "a scanned operand lacks the repeat's axis";
-            drop_axis(&want, k);
+            nd_drop_axis(&want, k);
         }
         if (!nd_same_axes(&want, arg) || !nd_same_cut(&want, arg))
             return wrong(m, "operand and body argument differ", &want, arg);
@@ -455,10 +436,10 @@ static const char *mesh_used_once(nd_module *m, const nd_type *t)
         return "a mesh axis is pending twice";
     seen |= t->max;
     for (int i = 0; i < t->rank; i++) {
-        if (seen & mask_of(t->cut[i]))
+        if (seen & nd_cut_bits(t->cut[i]))
             return nd_fmt(m->ctx->arena, "%s uses a mesh axis twice",
                           text(m, t));
-        seen |= mask_of(t->cut[i]);
+        seen |= nd_cut_bits(t->cut[i]);
     }
     return NULL;
 }

@@ -89,13 +89,31 @@ int64_t nd_numel(const nd_type *t)
     return n;
 }
 
+uint32_t nd_cut_bits(nd_cut c)
+{
+    uint32_t mask = 0;
+    for (int j = 0; j < c.n; j++)
+        mask |= 1u << c.m[j];
+    return mask;
+}
+
 uint32_t nd_cut_mask(const nd_type *t)
 {
     uint32_t mask = 0;
     for (int i = 0; i < t->rank; i++)
-        for (int j = 0; j < t->cut[i].n; j++)
-            mask |= 1u << t->cut[i].m[j];
+        mask |= nd_cut_bits(t->cut[i]);
     return mask;
+}
+
+void nd_drop_axis(nd_type *t, int i)
+{
+    t->rank--;
+    for (; i < t->rank; i++) {
+        t->axis[i] = t->axis[i + 1];
+        t->cut[i] = t->cut[i + 1];
+    }
+    t->axis[t->rank] = NULL;
+    t->cut[t->rank] = (nd_cut){0};
 }
 
 bool nd_same_axes(const nd_type *a, const nd_type *b)

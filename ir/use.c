@@ -111,6 +111,11 @@ static void clear_marks(nd_op *op, void *user)
         op->body->args.v[i]->mark = 0;
 }
 
+void nd_clear_marks(nd_module *m)
+{
+    nd_walk(m->step, clear_marks, NULL);
+}
+
 static void mark_value(nd_value *v);
 
 static void mark_op(nd_op *op)
@@ -204,7 +209,7 @@ static void sweep(nd_block *b)
 
 void nd_dce(nd_module *m)
 {
-    nd_walk(m->step, clear_marks, NULL);
+    nd_clear_marks(m);
     nd_walk(m->step, mark_roots, NULL);
     if (m->loss)
         mark_value(m->loss);

@@ -284,7 +284,7 @@ static void vjp_map(nd_ad *d, nd_op *op, nd_value *g)
 {
     static vjp_fn *const rules[EW_COUNT] = {
 #define OP(...)
-#define EW(K, name, nin, result, c, value, vjp, doc) [EW_##K] = vjp_##vjp,
+#define EW(K, name, nin, result, c, cost, value, vjp, doc) [EW_##K] = vjp_##vjp,
 #include "ops.def"
 #undef OP
 #undef EW

@@ -75,17 +75,10 @@ static bool follows_hoisted(const nd_op *op, const nd_axis *sample)
     return hoisted;
 }
 
-static void clear_marks(nd_op *op, void *user)
-{
-    (void)user;
-    for (int i = 0; i < op->nout; i++)
-        op->out[i]->mark = 0;
-}
-
 static void hoist_globals(nd_module *m)
 {
     hoist h = {.b = {.m = m, .block = m->step, .phase = PH_PRE}};
-    nd_walk(m->step, clear_marks, NULL);
+    nd_clear_marks(m);
     for (int i = 0; i < m->step->ops.n; i++) {
         nd_op *op = m->step->ops.v[i];
         if (op->kind == OP_INPUT)

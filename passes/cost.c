@@ -41,6 +41,7 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
             sum += nd_op_flops(op->body->ops.v[i], mesh);
         return sum * (double)op->axes[0]->size;
     case OP_MAP:
+        return local_numel(&op->out[0]->type, mesh) * nd_ews[op->sub].cost;
     case OP_CAST:
     case OP_RANDOM:
     case OP_GATHER:

@@ -386,21 +386,8 @@ static bool used_elsewhere(const nd_code *c, nd_kernel *k, const nd_value *v)
 
 static bool expensive(const nd_op *op)
 {
-    if (op->kind == OP_RANDOM || op->kind == OP_GATHER)
-        return true;
-    switch (op->kind == OP_MAP ? op->sub : EW_COUNT) {
-    case EW_POW:
-    case EW_EXP:
-    case EW_LOG:
-    case EW_TANH:
-    case EW_SIGMOID:
-    case EW_ERF:
-    case EW_SIN:
-    case EW_COS:
-        return true;
-    default:
-        return false;
-    }
+    return op->kind == OP_RANDOM || op->kind == OP_GATHER ||
+           (op->kind == OP_MAP && nd_ews[op->sub].cost >= 8);
 }
 
 static void keep_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)

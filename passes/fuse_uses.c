@@ -58,22 +58,8 @@ nd_class nd_class_of(const nd_code *c, const nd_value *v)
 
 static bool is_cheap(const nd_op *op)
 {
-    if (op->kind == OP_CAST)
-        return true;
-    switch (op->kind == OP_MAP ? op->sub : EW_COUNT) {
-    case EW_POW:
-    case EW_EXP:
-    case EW_LOG:
-    case EW_TANH:
-    case EW_SIGMOID:
-    case EW_ERF:
-    case EW_SIN:
-    case EW_COS:
-    case EW_COUNT:
-        return false;
-    default:
-        return true;
-    }
+    return op->kind == OP_CAST ||
+           (op->kind == OP_MAP && nd_ews[op->sub].cost < 8);
 }
 
 /* Sets info->size and says whether all operands are inline. */

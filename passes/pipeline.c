@@ -119,16 +119,10 @@ static bool reads_after_bwd(const nd_op *op)
     return false;
 }
 
-static void clear_mark(nd_op *op, void *user)
-{
-    (void)user;
-    op->mark = 0;
-}
-
 static void relate(pipe *pp)
 {
     nd_block *b = pp->m->step;
-    nd_walk(b, clear_mark, NULL);
+    nd_clear_marks(pp->m);
     if (pp->fwd)
         mark_reads(pp->fwd, BEFORE_FWD);
     if (!pp->bwd)

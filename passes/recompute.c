@@ -250,20 +250,11 @@ static void visit_block(remat *r, bool *read)
         visit(r, &r->to->yields.v[i], read);
 }
 
-static void clear_marks(nd_op *op, void *user)
-{
-    (void)user;
-    for (int i = 0; i < op->nout; i++)
-        op->out[i]->mark = 0;
-    for (int i = 0; op->body && i < op->body->args.n; i++)
-        op->body->args.v[i]->mark = 0;
-}
-
 static void run(nd_module *m, nd_block *from, nd_block *to, nd_op *fwd,
                 nd_op *bwd)
 {
     remat r = {.m = m, .from = from, .to = to, .fwd = fwd, .bwd = bwd};
-    nd_walk(m->step, clear_marks, NULL);
+    nd_clear_marks(m);
     collect(&r);
     bool *read = ND_NEWN(m->ctx->arena, bool, r.values.n + 1);
     visit_block(&r, read);

@@ -227,16 +227,6 @@ static void output(nd_sh *s, nd_sh_level *lv, nd_op *op)
     op->in[0] = nd_sh_convert(s, lv, op->in[0], &t);
 }
 
-static void drop_layer(nd_type *t, const nd_axis *a)
-{
-    int k = nd_axis_at(t, a);
-    t->rank--;
-    for (; k < t->rank; k++) {
-        t->axis[k] = t->axis[k + 1];
-        t->cut[k] = t->cut[k + 1];
-    }
-}
-
 static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     nd_block *b = op->body;
@@ -247,7 +237,7 @@ static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
             nd_dtype keep = t->dtype;
             *t = op->in[i]->type;
             t->dtype = keep;
-            drop_layer(t, op->axes[0]);
+            nd_drop_axis(t, nd_axis_at(t, op->axes[0]));
             continue;
         }
         *t = nd_sh_home(s->m, t, op->phase);
@@ -315,20 +305,11 @@ static void unify_gradients(nd_sh *s)
     }
 }
 
-static void clear_marks(nd_op *op, void *user)
-{
-    (void)user;
-    for (int i = 0; i < op->nout; i++)
-        op->out[i]->mark = 0;
-    for (int i = 0; op->body && i < op->body->args.n; i++)
-        op->body->args.v[i]->mark = 0;
-}
-
 bool pass_shard(nd_module *m, const nd_options *o)
 {
     (void)o;
     nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n)};
-    nd_walk(m->step, clear_marks, NULL);
+    nd_clear_marks(m);
     block(&s, NULL, m->step);
     if (!s.failed)
         unify_gradients(&s);

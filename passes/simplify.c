@@ -124,15 +124,6 @@ static void alias(shared *s, nd_value *from, nd_value *to)
     from->mark = s->to.n;
 }
 
-static void clear_marks(nd_op *op, void *user)
-{
-    (void)user;
-    for (int i = 0; i < op->nout; i++)
-        op->out[i]->mark = 0;
-    for (int i = 0; op->body && i < op->body->args.n; i++)
-        op->body->args.v[i]->mark = 0;
-}
-
 static void simplify_block(shared *s, nd_block *b)
 {
     uint32_t cap = 16;
@@ -170,7 +161,7 @@ bool pass_simplify(nd_module *m, const nd_options *o)
 {
     (void)o;
     shared s = {.m = m, .arena = m->ctx->arena};
-    nd_walk(m->step, clear_marks, NULL);
+    nd_clear_marks(m);
     simplify_block(&s, m->step);
     if (m->loss)
         m->loss = resolve(&s, m->loss);

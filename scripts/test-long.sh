@@ -1,6 +1,6 @@
 #!/bin/sh
-# test-long.sh - all tests with full counts: the random programs, kill-and-
-# resume loops and mesh sweeps that test.sh samples. Takes about an hour.
+# test-long.sh - all tests, also those that take minutes each (tests/long): the
+# example at full width on eight ranks against one.
 set -eu
 cd "$(dirname "$0")/.."
 NDC_LONG=1 exec scripts/test.sh --all
