@@ -238,6 +238,17 @@ static int reverse_inits(nd_ad *up, nd_ad *d, nd_value **init, int *carry)
     return n;
 }
 
+/* What the body asked of the level above was put behind the repeat. */
+static void move_to_end(nd_block *b, nd_op *op)
+{
+    int at = 0;
+    while (b->ops.v[at] != op)
+        at++;
+    for (; at + 1 < b->ops.n; at++)
+        b->ops.v[at] = b->ops.v[at + 1];
+    b->ops.v[at] = op;
+}
+
 static void backward_repeat(nd_ad *up, nd_op *r)
 {
     nd_arena *a = up->m->ctx->arena;
@@ -282,6 +293,7 @@ static void backward_repeat(nd_ad *up, nd_op *r)
         next[ncarry + i] = g ? nd_map(&d.b, EW_ADD, sum, g, NULL) : sum;
     }
     nd_repeat_yield(d.m, d.bwd, next);
+    move_to_end(up->b.block, d.bwd);
 
     for (int i = 0; i < ncarry; i++)
         nd_ad_add(up, r->in[carry[i]], d.bwd->out[i]);

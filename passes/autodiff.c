@@ -18,10 +18,13 @@ bool pass_autodiff(nd_module *m, const nd_options *o)
     for (int i = 0; i < m->params.n; i++)
         m->params.v[i]->value->mark = 0;
     nd_walk(m->step, note_accumulate, m);
-    for (int i = 0; m->loss && i < m->params.n; i++)
-        if (!m->params.v[i]->value->mark && !m->params.v[i]->frozen)
-            nd_warning(m->ctx, m->params.v[i]->loc,
-                       "parameter `%s` receives no gradient",
-                       m->params.v[i]->name);
+    for (int i = 0; m->loss && i < m->params.n; i++) {
+        nd_param *p = m->params.v[i];
+        if (p->value->mark || p->frozen)
+            continue;
+        nd_warning(m->ctx, p->loc, "parameter `%s` receives no gradient",
+                   p->name);
+        p->frozen = true;            /* nothing to update it with */
+    }
     return true;
 }

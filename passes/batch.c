@@ -13,12 +13,13 @@
  *      KNOWN  has no rows: parameters, constants, hoisted values
  *      ROWS   has the sample axis, row i depends on row i alone
  *      SUM    a sum over rows: only linear ops may follow
+ *      ZERO   carried into a repeat from 0: becomes what is added to it
  *
  *    and what fits none of them is refused, naming the value.
  */
 #include "passes.h"
 
-typedef enum { KNOWN, ROWS, SUM, MIXED } row_class;
+typedef enum { KNOWN, ROWS, SUM, ZERO } row_class;
 
 static bool has(const nd_value *v, const nd_axis *a)
 {
@@ -129,8 +130,9 @@ static bool refuse(nd_module *m, const nd_op *op, const nd_value *v,
 
 static bool linear_in_sums(const nd_op *op)
 {
-    int sums = 0, known = 0;
+    int sums = 0, known = 0, zero = 0;
     for (int i = 0; i < op->nin; i++) {
+        zero += class_of(op->in[i]) == ZERO;
         sums += class_of(op->in[i]) == SUM;
         known += class_of(op->in[i]) == KNOWN;
     }
@@ -146,7 +148,7 @@ static bool linear_in_sums(const nd_op *op)
         return sums == 1 && known == 1;
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)
-            return sums == 2;
+            return sums + zero == 2;
         if (op->sub == EW_MUL)
             return sums == 1 && known == 1;
         if (op->sub == EW_DIV)
@@ -163,13 +165,16 @@ static bool classify_repeat(nd_module *m, nd_op *op)
 {
     nd_block *body = op->body;
     for (int i = 0; i < op->nin; i++)
-        set_class(body->args.v[i], class_of(op->in[i]));
+        set_class(body->args.v[i],
+                  i < op->ncarry && nd_is_const(op->in[i], 0)
+                      ? ZERO
+                      : class_of(op->in[i]));
     if (!classify_block(m, body))
         return false;
     for (int i = 0; i < op->nout; i++) {
         row_class c = class_of(body->yields.v[i]);
         /* A carried zero may turn into a sum over rows, e.g. a balance loss. */
-        if (i < op->ncarry && c != class_of(op->in[i])) {
+        if (i < op->ncarry && c != ZERO && c != class_of(op->in[i])) {
             if (!nd_is_const(op->in[i], 0))
                 return refuse(m, op, body->yields.v[i],
                               "a carried value mixes sums over rows with "

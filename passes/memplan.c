@@ -237,7 +237,8 @@ static void mark_root(nd_code *c, uint8_t *lists, const nd_value *v, int flag)
 static void mark_late(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     (void)in_memory;
-    mark_root(c, user, leaf, READ_LATE);
+    /* The sum of the losses is taken in the forward list. */
+    mark_root(c, user, leaf, READ_LATE | 1 << LIST_FWD);
 }
 
 static bool listed(const nd_stage *st, const nd_op *op)

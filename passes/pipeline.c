@@ -119,6 +119,19 @@ static bool reads_after_bwd(const nd_op *op)
     return false;
 }
 
+/* A backward op on the last stage cannot wait for one that the first stage runs
+ * at the end: what it reads runs with it, from values that crossed forward. */
+static void pull_to_last(const nd_op *reader, const nd_op *op)
+{
+    if (reader->mark & (OF_FIRST | AFTER_BWD) && !reader->body)
+        return;
+    for (int i = 0; i < op->nin; i++)
+        if (op->in[i]->def && op->in[i]->def->phase == PH_BWD)
+            op->in[i]->def->mark &= ~OF_FIRST;
+    for (int i = 0; op->body && i < op->body->ops.n; i++)
+        pull_to_last(reader, op->body->ops.v[i]);
+}
+
 static void relate(pipe *pp)
 {
     nd_block *b = pp->m->step;
@@ -137,11 +150,16 @@ static void relate(pipe *pp)
         if (reads_first_only(op))
             op->mark |= OF_FIRST;
     }
+    for (int i = b->ops.n - 1; i >= 0; i--)
+        if (b->ops.v[i]->phase == PH_BWD)
+            pull_to_last(b->ops.v[i], b->ops.v[i]);
 }
 
+/* Hoisted ops depend on inputs alone even where a collective brought them. */
 static bool on_demand(const nd_op *op)
 {
-    return op->kind == OP_PARAM || (op->nout == 1 && nd_is_free(op->out[0]));
+    return op->kind == OP_PARAM || op->phase == PH_PRE ||
+           (op->nout == 1 && nd_is_free(op->out[0]));
 }
 
 static int place_of(const pipe *pp, const nd_op *op)
@@ -414,6 +432,20 @@ static void fill_stages(pipe *pp)
     }
 }
 
+/* Every parameter has a home, also one that nothing reads: it is initialised
+ * and saved like the others. */
+static void house_unused(pipe *pp)
+{
+    nd_module *m = pp->m;
+    for (int i = 0; i < m->params.n; i++) {
+        bool held = false;
+        for (int s = 0; s < pp->p; s++)
+            held |= pp->has_param[s][i];
+        if (!held)
+            ND_PUSH(pp->a, &m->program->stage[0].params, m->params.v[i]);
+    }
+}
+
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
     (void)o;
@@ -434,5 +466,6 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     set_ranges(&pp);
     fill_crossings(&pp);
     fill_stages(&pp);
+    house_unused(&pp);
     return true;
 }

@@ -305,10 +305,27 @@ static void unify_gradients(nd_sh *s)
     }
 }
 
+/* Iterations are cut into pipeline stages, not by a shard rule. */
+static void check_rules(nd_op *op, void *user)
+{
+    nd_sh *s = user;
+    for (int i = 0; op->body && i < s->m->plan.rules.n; i++) {
+        const nd_rule *r = &s->m->plan.rules.v[i];
+        if (r->axis != op->axes[0] || s->failed)
+            continue;
+        nd_error(s->m->ctx, r->loc,
+                 "`%s` is repeated over: cut it with `pipeline`, not `shard`",
+                 r->axis->name);
+        nd_note(s->m->ctx, op->loc, "the repeat is here");
+        s->failed = true;
+    }
+}
+
 bool pass_shard(nd_module *m, const nd_options *o)
 {
     (void)o;
     nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n)};
+    nd_walk(m->step, check_rules, &s);
     nd_clear_marks(m);
     block(&s, NULL, m->step);
     if (!s.failed)

@@ -217,10 +217,23 @@ static nd_value *settled(nd_sh *s, nd_builder *b, nd_sh_info *info,
     return r;
 }
 
+/* Free values are made where they are wanted. Of the hoisted ones only those
+ * without a reduction: the whole batch is summed once. */
 static bool recomputable(const nd_value *v)
 {
-    return v->def && v->def->kind != OP_INPUT && v->def->phase != PH_PRE &&
-           nd_is_free(v);
+    if (!v->def || v->def->kind == OP_INPUT || !nd_is_free(v))
+        return false;
+    switch (v->def->kind) {
+    case OP_CONST:
+    case OP_INDEX:
+    case OP_MAP:
+    case OP_CAST:
+    case OP_RENAME:
+    case OP_BROADCAST:
+        return true;
+    default:
+        return v->def->phase != PH_PRE;
+    }
 }
 
 nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,

@@ -9,7 +9,7 @@ failed=0 count=0
 
 check() {
     count=$((count + 1))
-    if ! out=$("$tool" --work "$work/p" --plan "$work/plan" "$@" 2>&1); then
+    if ! out=$("$tool" --work "$work/p" "$@" 2>&1); then
         failed=$((failed + 1))
         printf 'FAILED: nd_diff %s\n%s\n%s\n' "$*" "$(cat "$work/plan")" "$out"
     fi
@@ -22,7 +22,7 @@ with_plan() {
 toy="--set batch=6 --set seq=5 --set vocab=13 --set d=12 --set heads=3 --set layers=4"
 while IFS='|' read -r mesh rules more; do
     with_plan "$mesh" "$rules" "$more"
-    check $toy "$NDC_SOURCE/examples/gpt.nd"
+    check --plan "$work/plan" $toy "$NDC_SOURCE/examples/gpt.nd"
 done <<'LIST'
 dp = 1||
 dp = 2|shard batch -> dp|
@@ -51,8 +51,12 @@ for f in "$NDC_SOURCE"/tests/codegen/diff/*.nd; do
 $plan
 END
         with_plan "$mesh" "$rules" "$more"
-        check "$f"
+        check --plan "$work/plan" "$f"
     done
+done
+for f in "$NDC_SOURCE"/tests/regress/*.nd; do
+    : > "$work/plan"                 # these bring their own
+    check "$f"
 done
 echo "$((count - failed)) passed, $failed failed"
 [ $failed = 0 ]

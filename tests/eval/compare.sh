@@ -16,7 +16,8 @@ check() {
     fi
 }
 
-for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/passes/*/*.ndir; do
+for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/passes/*/*.ndir \
+    "$NDC_SOURCE"/tests/regress/*.nd "$NDC_SOURCE"/examples/mlp.nd; do
     grep -q 'ERROR' "$f" || check "$f"
 done
 

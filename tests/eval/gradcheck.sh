@@ -15,7 +15,8 @@ for f in g g3 gdrop; do
     check --set batch=2 --set seq=5 --set vocab=11 --set d=6 --set layers=2 "$NDC_SOURCE/tests/cases/$f.nd"
 done
 check "$NDC_SOURCE/tests/cases/u.nd"
-for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/eval/*.nd; do
+for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/eval/*.nd \
+    "$NDC_SOURCE"/tests/regress/*.nd; do
     grep -q 'ERROR' "$f" || check "$f"
 done
 echo "$((count - failed)) passed, $failed failed"
