@@ -185,14 +185,14 @@ def near_list(a, b, tol=2e-6, what="value"):
         near(x, y, tol, what)
 
 
-def same_run(b, fixture, meshes, options=(), tol=1e-5, sets=(), **kw):
+def same_run(b, fixture, meshes, options=(), tol=1e-5, sets=(), loss_tol=None, **kw):
     """Losses, gradient norms and parameters of every mesh equal one rank's."""
     rows1, w1, _ = b.run(b.compile(fixture, "1", sets=sets), *options)
     for mesh in meshes:
         rows, w, _ = b.run(b.compile(fixture, mesh, sets=sets, **kw), *options)
         check(len(rows) == len(rows1), mesh + ": different number of steps")
         for r, r1 in zip(rows, rows1):
-            near(r["loss"], r1["loss"], tol, "%s step %d loss" % (mesh, r["step"]))
+            near(r["loss"], r1["loss"], loss_tol or tol, "%s step %d loss" % (mesh, r["step"]))
             near(r["grad_norm"], r1["grad_norm"], tol, "%s step %d grad_norm" % (mesh, r["step"]))
         d = distance(w, w1)
         check(d <= tol, "%s: parameters differ by %.3g" % (mesh, d))
@@ -307,7 +307,7 @@ def a17(b):
 def a20(b):
     """Dropout masks depend on the global element alone."""
     sweep = ["dp2", "tp2", "sp2", "pp2", "dp2tp2", "tp2pp2", "2x2x2", "dp3"]
-    rows1, _ = same_run(b, "gdrop", sweep, ["--steps", "3"], tol=1e-5)
+    rows1, _ = same_run(b, "gdrop", sweep, ["--steps", "3"], loss_tol=1e-6)
     other, _, _ = b.run(b.compile("gdrop", "1"), "--steps", "3", "--seed", "2")
     check(abs(other[0]["loss"] - rows1[0]["loss"]) > 1e-4, "the seed changes nothing")
 
