@@ -173,6 +173,49 @@ const char *ast_op_text(ast_kind k)
     return k <= E_OR ? text[k] : NULL;
 }
 
+/* ---- searching ----------------------------------------------------------- */
+
+static bool reads(const ast_expr *e, const char *name);
+
+static bool brk_reads(const ast_brk *b, const char *name)
+{
+    for (int side = 0; b && side < 2; side++) {
+        const ast_items *v = side ? b->right : b->left;
+        for (int i = 0; v && i < v->n; i++)
+            if (reads(v->v[i].lo, name) || reads(v->v[i].hi, name))
+                return true;
+    }
+    return false;
+}
+
+static bool reads(const ast_expr *e, const char *name)
+{
+    if (!e)
+        return false;
+    if (e->kind == E_NAME)
+        return !strcmp(e->str, name);
+    for (int i = 0; e->args && i < e->args->n; i++)
+        if (reads(e->args->v[i].e, name))
+            return true;
+    return brk_reads(e->brk, name) || reads(e->a, name) || reads(e->b, name);
+}
+
+bool ast_reads(const ast_stmts *body, const char *name)
+{
+    for (int i = 0; i < body->n; i++) {
+        const ast_stmt *s = body->v[i];
+        for (int k = 0; s->exprs && k < s->exprs->n; k++)
+            if (reads(s->exprs->v[k], name))
+                return true;
+        for (int k = 0; s->kind == S_OUTPUT && k < s->names->n; k++)
+            if (!strcmp(s->names->v[k].s, name))
+                return true;
+        if (s->body && ast_reads(s->body, name))
+            return true;
+    }
+    return false;
+}
+
 /* ---- printing ------------------------------------------------------------ */
 
 static void print_expr(nd_buf *b, const ast_expr *e);

@@ -8,6 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Drops a byte order mark; a lone "\r" and "\r\n" become "\n". */
+static size_t tidy(char *s, size_t n)
+{
+    size_t from = n >= 3 && !memcmp(s, "\xef\xbb\xbf", 3) ? 3 : 0, to = 0;
+    while (from < n) {
+        char ch = s[from++];
+        if (ch == '\r' && from < n && s[from] == '\n')
+            continue;
+        s[to++] = ch == '\r' ? '\n' : ch;
+    }
+    return to;
+}
+
 int nd_read_file(nd_ctx *c, const char *path)
 {
     FILE *f = fopen(path, "rb");
@@ -21,7 +34,7 @@ int nd_read_file(nd_ctx *c, const char *path)
         nd_putn(&b, chunk, n);
     bool bad = ferror(f) != 0;
     fclose(f);
-    return bad ? 0 : nd_add_file(c, path, b.s, b.n);
+    return bad ? 0 : nd_add_file(c, path, b.s, tidy(b.s, b.n));
 }
 
 /* ---- files --------------------------------------------------------------- */
@@ -37,13 +50,46 @@ static void no_duplicates(ck *c, const ast_file *f)
             bool same = data ? e->kind == I_AXIS || e->kind == I_LET
                              : e->kind == I_FN || e->kind == I_MODEL;
             if (same && !strcmp(d->name.s, e->name.s)) {
-                nd_error(c->ctx, d->name.loc, "a second definition of `%s`",
-                         d->name.s);
-                nd_note(c->ctx, e->name.loc, "the first one is here");
+                ck_say(c, d->name.loc, "a second definition of `%s`",
+                       d->name.s);
+                ck_note(c, e->name.loc, "the first one is here");
                 break;
             }
         }
     }
+}
+
+/* The names that a header declares: its groups, its parameters. */
+static void no_duplicate_names(ck *c, const ast_name *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (!strcmp(v[i].s, v[k].s)) {
+                ck_say(c, v[i].loc, "a second parameter `%s`", v[i].s);
+                ck_note(c, v[k].loc, "the first one is here");
+                break;
+            }
+}
+
+static void header_names(ck *c, const ast_decl *d)
+{
+    ast_names v = {0};
+    for (int side = 0; d->brk && side < 2; side++) {
+        const ast_items *g = side ? d->brk->right : d->brk->left;
+        for (int i = 0; g && i < g->n; i++) {
+            ND_PUSH(c->ctx->arena, &v, g->v[i].name);
+            if (g->v[i].lo)
+                ck_say(c, g->v[i].lo->loc, "a group is declared by its name "
+                       "alone");
+        }
+    }
+    for (int i = 0; d->pars && i < d->pars->n; i++) {
+        const ast_par *p = &d->pars->v[i];
+        ND_PUSH(c->ctx->arena, &v, p->name);
+        if (p->brk && p->brk->right)
+            ck_say(c, p->brk->loc, "a type has no arrow");
+    }
+    no_duplicate_names(c, v.v, v.n);
 }
 
 static ck_file *load(ck *c, int id, bool lib);
@@ -61,8 +107,8 @@ static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
     const char *from = c->ctx->files.v[by->ast->file - 1].name;
     const char *path = d->quoted ? beside(c, from, d->name.s) : "<nn>";
     if (!d->quoted && strcmp(d->name.s, "nn")) {
-        nd_error(c->ctx, d->name.loc, "unknown library `%s`; there is `nn`, "
-                 "and files: use \"path.nd\"", d->name.s);
+        ck_say(c, d->name.loc, "unknown library `%s`; there is `nn`, "
+               "and files: use \"path.nd\"", d->name.s);
         return NULL;
     }
     for (int i = 0; i < c->files.n; i++) {
@@ -74,7 +120,7 @@ static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
                        : nd_add_file(c->ctx, path, nd_lib_nn,
                                      strlen(nd_lib_nn));
     if (!id) {
-        nd_error(c->ctx, d->name.loc, "cannot read `%s`", path);
+        ck_say(c, d->name.loc, "cannot read `%s`", path);
         return NULL;
     }
     return load(c, id, !d->quoted);
@@ -90,18 +136,19 @@ static ck_file *load(ck *c, int id, bool lib)
     f->lib = lib;
     ND_PUSH(c->ctx->arena, &c->files, f);
     if (ast->decls.n > CK_MAX_DECLS) {
-        nd_error(c->ctx, ast->decls.v[CK_MAX_DECLS]->loc,
-                 "more than %d declarations in a file", CK_MAX_DECLS);
+        ck_say(c, ast->decls.v[CK_MAX_DECLS]->loc,
+               "more than %d declarations in a file", CK_MAX_DECLS);
         return NULL;
     }
     no_duplicates(c, ast);
     for (int i = 0; i < ast->decls.n; i++) {
         const ast_decl *d = ast->decls.v[i];
         ck_file *u = d->kind == I_USE ? use(c, f, d) : NULL;
+        header_names(c, d);
         if (u)
             ND_PUSH(c->ctx->arena, &f->uses, u);
         if (d->kind == I_CLUSTER)
-            nd_error(c->ctx, d->loc, "`cluster`: not supported yet");
+            ck_say(c, d->loc, "`cluster`: not supported yet");
     }
     return f;
 }
@@ -116,9 +163,9 @@ static const ast_decl *block_for(ck *c, const ast_file *f, ast_item_kind k,
         if (d->kind != k || (d->name.s && model && strcmp(d->name.s, model)))
             continue;
         if (found) {
-            nd_error(c->ctx, d->loc, "a second `%s` block",
-                     k == I_TRAIN ? "train" : "plan");
-            nd_note(c->ctx, found->loc, "the first one is here");
+            ck_say(c, d->loc, "a second `%s` block",
+                   k == I_TRAIN ? "train" : "plan");
+            ck_note(c, found->loc, "the first one is here");
         }
         found = d;
     }
@@ -156,6 +203,12 @@ static const ast_decl *choose_model(ck *c, const ast_file *f)
         if (d->kind == I_TRAIN && d->name.s) {
             if (!named_model(c, f, d->name))
                 return NULL;
+            if (train && strcmp(train->name.s, d->name.s)) {
+                ck_say(c, d->loc, "a second `train` block: one model is "
+                       "compiled");
+                ck_note(c, train->loc, "the first one is here");
+                return NULL;
+            }
             train = d;
         }
     }
@@ -163,10 +216,10 @@ static const ast_decl *choose_model(ck *c, const ast_file *f)
         return named_model(c, f, train->name);
     nd_loc end = {f->file, 0, 0};
     if (n == 0)
-        nd_error(c->ctx, end, "the file has no model");
+        ck_say(c, end, "the file has no model");
     else if (n > 1)
-        nd_error(c->ctx, one->loc, "%d models; `train NAME { }` says which "
-                 "one to compile", n);
+        ck_say(c, one->loc, "%d models; `train NAME { }` says which "
+               "one to compile", n);
     return n == 1 ? one : NULL;
 }
 
@@ -178,7 +231,14 @@ static bool declare_input(ck *c, const ast_par *p)
     ck_axes ax = {0};
     if (!p->type.s && p->value) {
         ck_val v = ck_expr(c, p->value);
+        if (v.kind == VAL_TENSOR)
+            ck_error(c, p->value->loc, "a default is a compile-time constant");
         return v.kind == VAL_CONST && ck_assign(c, p->name, v, false);
+    }
+    if (p->value) {
+        ck_error(c, p->value->loc, "an input has no default: its values are "
+                 "data");
+        return false;
     }
     if (!p->type.s) {
         ck_error(c, p->name.loc, "the input `%s` needs a type, such as "
@@ -195,7 +255,7 @@ static bool declare_input(ck *c, const ast_par *p)
                                         p->type.s));
         return false;
     }
-    if (p->brk && (p->brk->right || !ck_bracket(c, p->brk->left, &ax)))
+    if (p->brk && !ck_bracket(c, p->brk->left, &ax))
         return false;
     ck_at(c, p->name.loc);
     nd_value *v = nd_input(&c->b, p->name.s, nd_type_of(t, ax.n, ax.a));
@@ -205,23 +265,42 @@ static bool declare_input(ck *c, const ast_par *p)
 static void set_loss(ck *c, const ast_decl *d, ck_val v)
 {
     if (v.kind == VAL_TUPLE) {
-        nd_error(c->ctx, d->loc, "a model returns its loss alone, `%s` "
-                 "returns %d values", d->name.s, v.n);
+        ck_say(c, d->loc, "a model returns its loss alone, `%s` "
+               "returns %d values", d->name.s, v.n);
         return;
     }
     if (v.kind == VAL_CONST || v.kind == VAL_TENSOR) {
         nd_value *x = ck_strong(c, v, ND_F32);
         nd_loc at = d->body->v[d->body->n - 1]->loc;
         if (x && x->type.rank) {
-            nd_error(c->ctx, at, "the loss is a scalar, this is %s; take a "
-                     "mean over its axes", ck_type(c, &x->type));
+            ck_say(c, at, "the loss is a scalar, this is %s; take a "
+                   "mean over its axes", ck_type(c, &x->type));
             return;
         }
         c->m->loss = x;
     }
 }
 
-static void run_model(ck *c, const ast_decl *d)
+/* A value that no machine holds: its byte counts would not fit in 64 bits. */
+static void refuse_huge(nd_op *op, void *user)
+{
+    enum { LOG2_MAX = 48 };
+    ck *c = user;
+    for (int i = 0; i < op->nout && !c->huge; i++) {
+        const nd_type *t = &op->out[i]->type;
+        const char *name = op->name ? op->name : op->out[i]->name;
+        int64_t n;
+        if (ck_count(t->rank, t->axis, &n) && n <= (int64_t)1 << LOG2_MAX)
+            continue;
+        c->huge = true;
+        ck_say(c, op->loc, "%s has more than 2^%d elements: it is %s",
+               name ? nd_fmt(c->ctx->arena, "`%s`", name) : "this value",
+               LOG2_MAX, ck_type(c, t));
+    }
+}
+
+/* False after errors. */
+static bool run_model(ck *c, const ast_decl *d)
 {
     ck_scope s = {.path = ""};
     ck_frame f = {.file = c->main, .fn = d, .scope = &s, .call = d->loc,
@@ -232,14 +311,30 @@ static void run_model(ck *c, const ast_decl *d)
                         .phase = PH_FWD, .path = ""};
     for (int i = 0; i < d->pars->n; i++)
         ok &= declare_input(c, &d->pars->v[i]);
-    if (ok && ck_run_body(c, d->body))
+    ok = ok && ck_run_body(c, d->body) && f.ret.kind != VAL_BAD;
+    if (ok)
         set_loss(c, d, f.ret);
     c->f = NULL;
+    return ok;
+}
+
+/* --set gives an axis one size. */
+static void set_twice(ck *c, int i)
+{
+    const char *s = c->opt->set[i];
+    size_t n = strcspn(s, "=");
+    for (int k = 0; k < i; k++)
+        if (!strncmp(s, c->opt->set[k], n + 1)) {
+            ck_say(c, (nd_loc){0, 0, 0}, "--set: `%.*s` is set twice, by %s "
+                   "and %s", (int)n, s, c->opt->set[k], s);
+            return;
+        }
 }
 
 static void check_set(ck *c)
 {
     for (int i = 0; i < c->opt->nset; i++) {
+        set_twice(c, i);
         const char *s = c->opt->set[i], *eq = strchr(s, '=');
         const char *names[256];
         int n = 0;
@@ -259,8 +354,8 @@ static void check_set(ck *c)
             ck_near_error(c, (nd_loc){0, 0, 0}, "axis in --set", name, names,
                           n);
         else if (!eq || strtoll(eq + 1, &end, 10) < 1 || *end)
-            nd_error(c->ctx, (nd_loc){0, 0, 0},
-                     "--set %s: a size is a positive integer", s);
+            ck_say(c, (nd_loc){0, 0, 0},
+                   "--set %s: a size is a positive integer", s);
     }
 }
 
@@ -270,14 +365,14 @@ static const ast_decl *plan_block(ck *c, const char *model)
         return block_for(c, c->main->ast, I_PLAN, model);
     int id = nd_read_file(c->ctx, c->opt->plan_path);
     if (!id) {
-        nd_error(c->ctx, (nd_loc){0, 0, 0}, "cannot read the plan `%s`",
-                 c->opt->plan_path);
+        ck_say(c, (nd_loc){0, 0, 0}, "cannot read the plan `%s`",
+               c->opt->plan_path);
         return NULL;
     }
     ast_file *f = nd_parse(c->ctx, id);
     const ast_decl *d = f ? block_for(c, f, I_PLAN, model) : NULL;
     if (f && !d)
-        nd_error(c->ctx, (nd_loc){id, 0, 0}, "the file has no plan block");
+        ck_say(c, (nd_loc){id, 0, 0}, "the file has no plan block");
     return d;
 }
 
@@ -306,18 +401,19 @@ nd_module *nd_frontend(nd_ctx *ctx, int file, const nd_front_options *o)
         if (d->kind == I_AXIS)
             ck_find_bind(&c, d->name.s);
         else if (d->kind == I_LET)
-            ck_find_let(&c, d->name.s, d->loc, &v);
+            ck_find_let(&c, d->name.s, &v);
     }
     if (ctx->nerrors > before)
         return NULL;
     const ast_decl *train = block_for(&c, c.main->ast, I_TRAIN,
                                       model->name.s);
     ck_sample_axis(&c, train);
-    run_model(&c, model);
+    bool ok = run_model(&c, model);
+    nd_walk(c.m->step, refuse_huge, &c);
     c.f = &top;
     ck_train(&c, train);
     const ast_decl *plan = plan_block(&c, model->name.s);
     if (plan || !o->plan_path)
         ck_plan(&c, plan);
-    return ctx->nerrors > before ? NULL : c.m;
+    return ok && ctx->nerrors == before ? c.m : NULL;
 }

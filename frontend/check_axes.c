@@ -36,7 +36,7 @@ static void note_gone(ck *c, nd_axis *a, ck_val x)
 {
     for (ck_gone *g = x.gone; g; g = g->next)
         if (g->axis == a) {
-            nd_note(c->ctx, g->loc, "`%s` was %s here", a->name, g->how);
+            ck_note(c, g->loc, "`%s` was %s here", a->name, g->how);
             return;
         }
 }
@@ -46,12 +46,12 @@ void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x)
     const char *label;
     nd_loc where = origin(c, at, src, a, &label);
     if (label)
-        nd_error(c->ctx, where, "%s: the argument has no axis `%s`", label,
-                 a->name);
+        ck_say(c, where, "%s: the argument has no axis `%s`", label,
+               a->name);
     else
         ck_error(c, where, "the value has no axis `%s`", a->name);
     if (x.kind == VAL_TENSOR && x.v->type.rank)
-        nd_note(c->ctx, (nd_loc){0, 0, 0}, "it is %s",
+        ck_note(c, (nd_loc){0, 0, 0}, "it is %s",
                 ck_type(c, &x.v->type));
     note_gone(c, a, x);
 }
@@ -71,42 +71,44 @@ static bool own_axis(const nd_type *x, const nd_type *y, const ck_axes *ax)
     return false;
 }
 
-/* A weight fixes which axes its factor must have, and which it may not. */
+/* A weight fixes which axes its factor must have, and which it may not. Only
+ * groups bind a caller: sum[c](x * v) is also the sum of what x lacks. */
 static bool fits_weight(ck *c, ck_param *w, ck_val x, const ck_axes *ax)
 {
-    bool left = false;
-    int64_t fan = 1;
+    nd_axis *summed[ND_MAX_RANK];
+    int nsummed = 0;
+    int64_t fan;
     if (!w || !w->arrow)
         return true;
     for (int k = 0; k < ax->n; k++) {
-        if (nd_axis_at(&x.v->type, ax->a[k]) < 0 &&
+        if (ax->src[k]->group && nd_axis_at(&x.v->type, ax->a[k]) < 0 &&
             nd_axis_at(&w->v->type, ax->a[k]) >= 0) {
             ck_missing(c, ax->a[k], ax->at[k], ax->src[k], x);
             return false;
         }
         for (int i = 0; i < w->left.n; i++)
-            if (w->left.a[i] == ax->a[k]) {
-                left = true;
-                fan *= ax->a[k]->size;
-            }
+            if (w->left.a[i] == ax->a[k])
+                summed[nsummed++] = ax->a[k];
     }
-    if (!left)
+    if (!nsummed)
         return true;
+    if (!ck_count(nsummed, summed, &fan))
+        fan = INT64_MAX;
     /* Left axes that are not summed are leading ones: one matrix for each. */
     if (!w->fan_known)
         w->p->fan_in = fan;
     w->fan_known = true;
     for (int i = 0; i < w->right.n && w->right.src[i]->group; i++) {
         nd_axis *a = w->right.a[i];
-        bool summed = false;
+        bool drops = false;
         for (int k = 0; k < ax->n; k++)
-            summed |= ax->a[k] == a;
-        if (!summed && nd_axis_at(&x.v->type, a) >= 0) {
+            drops |= ax->a[k] == a;
+        if (!drops && nd_axis_at(&x.v->type, a) >= 0) {
             const char *label;
             nd_loc at = origin(c, w->right.at[i], w->right.src[i], a, &label);
-            nd_error(c->ctx, at, "%s: the argument already has the axis `%s`",
-                     label ? label : "product", a->name);
-            nd_note(c->ctx, (nd_loc){0, 0, 0}, "it is %s",
+            ck_say(c, at, "%s: the argument already has the axis `%s`",
+                   label ? label : "product", a->name);
+            ck_note(c, (nd_loc){0, 0, 0}, "it is %s",
                     ck_type(c, &x.v->type));
             return false;
         }
@@ -185,8 +187,10 @@ static ck_val sum_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax)
     if (!ck_is_value(c, arg->loc, x) || done)
         return x.kind == VAL_TENSOR && done ? x : ck_bad();
     if (x.kind == VAL_CONST) {
-        ck_val n = x.dtype == ND_F32 ? ck_num(ND_F32, sizes(ax))
-                                     : ck_int((int64_t)sizes(ax));
+        int64_t k = 0;
+        bool fits = ck_count(ax->n, ax->a, &k);
+        ck_val n = x.dtype == ND_F32 || !fits ? ck_num(ND_F32, sizes(ax))
+                                              : ck_int(k);
         return ck_ew(c, EW_MUL, e->loc, x, n);
     }
     if (!ck_has_axes(c, x, ax))

@@ -40,55 +40,110 @@ static nd_axis *spare(ck *c, nd_axis *a)
     return s;
 }
 
-static ck_val gather(ck *c, ast_expr *e, ck_val x, const ast_item *it)
+typedef struct entry {               /* one entry of x[a: i, b: j] */
+    const ast_item *item;
+    nd_axis *axis;
+    nd_axis *own;                    /* stands for `axis` in the indices */
+    ck_val val;
+} entry;
+
+/* The axis that an entry names, and its value. */
+static bool read_index(ck *c, ck_val x, const ast_item *it, entry *out)
 {
     ck_axes ax;
     ast_items one = {(ast_item[]){{it->name, NULL, NULL}}, 1, 1};
     if (!ck_bracket(c, &one, &ax))
-        return ck_bad();
+        return false;
     if (ax.n != 1) {
         ck_error(c, it->name.loc, "an index needs one axis, `%s` has %d",
                  it->name.s, ax.n);
-        return ck_bad();
+        return false;
     }
     nd_axis *a = ax.a[0];
     ck_val i = ck_expr(c, it->lo);
-    if (!ck_is_value(c, it->lo->loc, i) || !ck_has_axes(c, x, &ax) ||
-        !wide_enough(c, e->loc, x, i))
-        return ck_bad();
+    if (!ck_is_value(c, it->lo->loc, i) || !ck_has_axes(c, x, &ax))
+        return false;
     if (ck_class(ck_dtype(i)) != 1) {
         ck_error(c, it->lo->loc, "an index is an integer, this is %s",
                  nd_dtype_name(ck_dtype(i)));
-        return ck_bad();
+        return false;
     }
     if (i.kind == VAL_CONST && (i.i < 0 || i.i >= a->size)) {
         ck_error(c, it->lo->loc, "%lld is outside the axis `%s` of size %lld",
                  (long long)i.i, a->name, (long long)a->size);
+        return false;
+    }
+    *out = (entry){.item = it, .axis = a, .val = i};
+    return true;
+}
+
+static bool same_index(ck *c, const entry *v, int n)
+{
+    for (int k = 0; k < n; k++)
+        if (v[k].axis == v[n].axis) {
+            ck_error(c, v[n].item->name.loc, "`%s` is indexed twice",
+                     v[n].axis->name);
+            ck_note(c, v[k].item->name.loc, "it is indexed here already");
+            return true;
+        }
+    return false;
+}
+
+/* An index may have an axis that is itself indexed: x[a: index[k], k: 0] is a
+ * value over k. Meanwhile that axis of the indices is a spare one. */
+static void spare_axes(ck *c, entry *v, int n)
+{
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < n; i++) {
+            nd_value *iv = v[i].val.v;
+            if (v[i].val.kind != VAL_TENSOR || !iv ||
+                nd_axis_at(&iv->type, v[k].axis) < 0)
+                continue;
+            if (!v[k].own)
+                v[k].own = spare(c, v[k].axis);
+            v[i].val.v = nd_rename(&c->b, iv, v[k].axis, v[k].own);
+        }
+}
+
+/* x[a: i, b: j]: all indices are worked out before the first is used. */
+static ck_val gather(ck *c, ast_expr *e, ck_val x, const ast_items *items)
+{
+    entry v[ND_MAX_RANK];
+    nd_loc at = c->f->file->lib ? c->f->user_loc : e->loc;
+    int n = items->n;
+    if (n > ND_MAX_RANK) {
+        ck_error(c, e->loc, "more than %d axes", ND_MAX_RANK);
         return ck_bad();
     }
-    nd_value *iv = ck_strong(c, i, ND_I32);
+    for (int k = 0; k < n; k++)
+        if (!read_index(c, x, &items->v[k], &v[k]) || same_index(c, v, k))
+            return ck_bad();
     ck_at(c, e->loc);
-    /* x[a: index[a] - 1]: the index's own `a` is another axis meanwhile. */
-    nd_axis *own = nd_axis_at(&iv->type, a) >= 0 ? spare(c, a) : NULL;
-    if (own)
-        iv = nd_rename(&c->b, iv, a, own);
-    ck_val r = ck_tensor(nd_gather(&c->b, x.v, a, iv));
-    if (own && r.v)
-        r = ck_tensor(nd_rename(&c->b, r.v, own, a));
-    r.idx = x.idx && i.idx;
-    r.gone = own ? x.gone
-                 : ck_lose(c, x.gone, a, c->f->file->lib ? c->f->user_loc
-                                                         : e->loc,
-                           "indexed away");
-    return r;
+    spare_axes(c, v, n);
+    for (int k = 0; k < n && x.kind == VAL_TENSOR; k++) {
+        if (!wide_enough(c, e->loc, x, v[k].val))
+            return ck_bad();
+        ck_val r = ck_tensor(nd_gather(&c->b, x.v, v[k].axis,
+                                       ck_strong(c, v[k].val, ND_I32)));
+        r.idx = x.idx && v[k].val.idx;
+        r.gone = v[k].own ? x.gone : ck_lose(c, x.gone, v[k].axis, at,
+                                             "indexed away");
+        x = r;
+    }
+    for (int k = 0; k < n && x.kind == VAL_TENSOR; k++)
+        if (v[k].own) {
+            x.v = nd_rename(&c->b, x.v, v[k].own, v[k].axis);
+            x.kind = x.v ? VAL_TENSOR : VAL_BAD;
+        }
+    return x;
 }
 
 static ck_val index_of(ck *c, ast_expr *e)
 {
     ck_axes ax;
-    if (e->brk->right || !ck_bracket(c, e->brk->left, &ax))
+    if (!ck_bracket(c, e->brk->left, &ax))
         return ck_bad();
-    if (ax.n != 1) {
+    if (e->brk->right || ax.n != 1) {
         ck_error(c, e->loc, "`index` takes one axis");
         return ck_bad();
     }
@@ -139,11 +194,8 @@ ck_val ck_index(ck *c, ast_expr *e)
                          : "an index is written x[%s: i]", it->name.s);
             return ck_bad();
         }
-        x = gather(c, e, x, it);
-        if (x.kind == VAL_BAD)
-            return x;
     }
-    return x;
+    return gather(c, e, x, e->brk->left);
 }
 
 /* ---- other built-in functions -------------------------------------------- */
@@ -170,14 +222,14 @@ static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
             ck_error(c, to.at[k], "`%s` has %lld positions, `%s` has %lld",
                      a->name, (long long)a->size, b->name,
                      (long long)b->size);
-            nd_note(c->ctx, a->loc, "`%s` is declared here", a->name);
-            nd_note(c->ctx, b->loc, "`%s` is declared here", b->name);
+            ck_note(c, a->loc, "`%s` is declared here", a->name);
+            ck_note(c, b->loc, "`%s` is declared here", b->name);
             return ck_bad();
         }
         if (nd_axis_at(&x.v->type, b) >= 0) {
             ck_error(c, to.at[k], "the value already has an axis `%s`: %s",
                      b->name, ck_type(c, &x.v->type));
-            nd_note(c->ctx, b->loc, "`%s` is declared here", b->name);
+            ck_note(c, b->loc, "`%s` is declared here", b->name);
             return ck_bad();
         }
         ck_at(c, e->loc);
@@ -211,6 +263,10 @@ static ck_val cast_to(ck *c, ast_expr *e, ast_brk *brk)
     ck_val x = one_arg(c, e, "cast");
     if (!ck_is_value(c, e->loc, x))
         return ck_bad();
+    if (x.kind == VAL_CONST && t == ND_I32 && !(fabs(x.f) < 2147483648.0)) {
+        ck_error(c, e->loc, "the constant %g does not fit in i32", x.f);
+        return ck_bad();
+    }
     if (x.kind == VAL_CONST)
         return ck_num(t, t == ND_BOOL ? x.f != 0
                          : t == ND_I32 ? trunc(x.f) : x.f);

@@ -64,12 +64,11 @@ ck_param *ck_param_of(ck *c, const nd_value *v)
     return NULL;
 }
 
+/* A parameter with more elements is refused by its size. */
 static int64_t product(const ck_axes *ax)
 {
-    int64_t n = 1;
-    for (int i = 0; i < ax->n; i++)
-        n *= ax->a[i]->size;
-    return n;
+    int64_t n;
+    return ck_count(ax->n, ax->a, &n) ? n : INT64_MAX;
 }
 
 static void set_init(ck *c, nd_param *p, ast_expr *e)
@@ -95,8 +94,10 @@ static void set_init(ck *c, nd_param *p, ast_expr *e)
             ck_error(c, e->loc, inits[i].args ? "`%s` takes one number"
                                               : "`%s` takes no arguments",
                      e->str);
-        else if (n)
+        else if (p->init == INIT_CONST)
             ck_cfg_num(c, e->args->v[0].e, &p->init_arg);
+        else if (n)
+            ck_cfg_at_least(c, e->args->v[0].e, 0, &p->init_arg);
         return;
     }
     ck_near_error(c, e->oploc, "initial value", e->str, names, 7);
@@ -143,7 +144,7 @@ static void share(ck *c, ck_var *v, const char *path)
             !same_axes(&q->right, &v->right)) {
             ck_error(c, v->loc, "shared parameter `%s` has other axes here",
                      path);
-            nd_note(c->ctx, q->loc, "`%s` is made here", path);
+            ck_note(c, q->loc, "`%s` is made here", path);
             return;
         }
         bool visible = !q->rep;
@@ -177,7 +178,8 @@ static void create(ck *c, ck_var *v, ast_expr *e, const char *path)
     }
     nd_type t = param_type(c, v, rep ? rep->axes[0] : NULL);
     ck_param q = {.path = path, .left = v->left, .right = v->right,
-                  .arrow = e->brk->right != NULL, .loc = b.loc, .rep = rep};
+                  .scope = v->scope, .arrow = e->brk->right != NULL,
+                  .loc = b.loc, .rep = rep};
     nd_param *p = q.p = nd_param_new(&b, path, t);
     p->layer = rep ? rep->axes[0] : NULL;
     p->matrix = p->decay = q.arrow;
@@ -209,9 +211,12 @@ void ck_force(ck *c, ck_var *v)
             if (!strcmp(c->params.v[i].path, path))
                 dup = &c->params.v[i];
         if (dup) {
-            ck_error(c, v->loc, "a second parameter `%s`; name the instance "
-                     "with `as`", path);
-            nd_note(c->ctx, dup->loc, "the first one is made here");
+            bool direct = dup->scope == v->scope;
+            ck_error(c, v->loc, direct
+                         ? "a second parameter `%s`; give it another name"
+                         : "a second parameter `%s`; name the instance with "
+                           "`as`", path);
+            ck_note(c, dup->loc, "the first one is made here");
             v->val = ck_tensor(dup->v);
         } else {
             create(c, v, e, path);
@@ -275,7 +280,7 @@ static bool bind_side(ck *c, ast_expr *e, const char *fn,
     if (n > 1 && n != ax->n) {
         ck_error(c, e->a->brk->loc, "`%s` wants %d axes here, found %d", fn, n,
                  ax->n);
-        nd_note(c->ctx, formal->v[0].name.loc, "`%s` is declared here", fn);
+        ck_note(c, formal->v[0].name.loc, "`%s` is declared here", fn);
         return false;
     }
     for (int i = 0; i < n; i++) {
@@ -303,7 +308,7 @@ static bool bind_groups(ck *c, ast_expr *e, const ast_decl *fn, ast_brk *brk,
                         : brk->right ? "`%s` takes axes without an arrow"
                                      : "`%s` takes axes on both sides of an "
                                        "arrow", name);
-        nd_note(c->ctx, fn->loc, "`%s` is declared here", name);
+        ck_note(c, fn->loc, "`%s` is declared here", name);
         return false;
     }
     if (!brk)
@@ -360,7 +365,7 @@ static bool recursive(ck *c, ast_expr *e, const ast_decl *fn)
         if (f->fn == fn) {
             ck_error(c, e->oploc, "`%s` calls itself; use `repeat`",
                      fn->name.s);
-            nd_note(c->ctx, fn->loc, "`%s` is declared here", fn->name.s);
+            ck_note(c, fn->loc, "`%s` is declared here", fn->name.s);
             return true;
         }
     return false;
@@ -399,10 +404,10 @@ static bool fits_type(ck *c, nd_loc at, const ast_par *p, ck_val x)
         same = nd_axis_at(&x.v->type, ax.a[i]) >= 0;
     if (same && ck_class(ck_dtype(x)) == ck_class(t))
         return true;
-    nd_error(c->ctx, at, "`%s` wants %s, found %s", p->name.s,
-             ck_type(c, &want), x.kind == VAL_TENSOR
-                 ? ck_type(c, &x.v->type) : nd_dtype_name(x.dtype));
-    nd_note(c->ctx, p->name.loc, "`%s` is declared here", p->name.s);
+    ck_say(c, at, "`%s` wants %s, found %s", p->name.s,
+           ck_type(c, &want), x.kind == VAL_TENSOR
+               ? ck_type(c, &x.v->type) : nd_dtype_name(x.dtype));
+    ck_note(c, p->name.loc, "`%s` is declared here", p->name.s);
     return false;
 }
 
@@ -422,7 +427,7 @@ static bool eval_args(ck *c, ast_expr *e, const ast_decl *fn, ck_file *file,
         if (!slot[i] && !p->value) {
             ck_error(c, e->loc, "`%s` lacks the argument `%s`", fn->name.s,
                      p->name.s);
-            nd_note(c->ctx, fn->loc, "`%s` is declared here", fn->name.s);
+            ck_note(c, fn->loc, "`%s` is declared here", fn->name.s);
             return false;
         }
         val[i] = slot[i] ? ck_expr(c, slot[i]) : default_value(c, file, p);
@@ -437,8 +442,8 @@ bool ck_run_body(ck *c, const ast_stmts *body)
     int before = c->ctx->nerrors;
     ck_stmts(c, body);
     if (!c->f->returned && c->ctx->nerrors == before) {
-        nd_error(c->ctx, c->f->fn->loc, "`%s` has no `return`",
-                 c->f->fn->name.s);
+        ck_say(c, c->f->fn->loc, "`%s` has no `return`",
+               c->f->fn->name.s);
         return false;
     }
     return c->f->returned;
@@ -505,7 +510,7 @@ ck_val ck_call(ck *c, ast_expr *e)
     ck_var *var = ck_find_var(c, base->str);
     if (var) {
         ck_error(c, e->loc, "`%s` is a value, not a function", base->str);
-        nd_note(c->ctx, var->loc, "it is assigned here");
+        ck_note(c, var->loc, "it is assigned here");
         return ck_bad();
     }
     const ast_decl *fn = ck_find_fn(c, base->str, &file);

@@ -15,6 +15,11 @@ ck_val ck_bad(void)
     return (ck_val){.kind = VAL_BAD};
 }
 
+bool ck_weak(ck_val x)
+{
+    return x.kind == VAL_CONST || x.weak;
+}
+
 ck_val ck_int(int64_t i)
 {
     return (ck_val){.kind = VAL_CONST, .dtype = ND_I32, .i = i,
@@ -54,6 +59,11 @@ nd_value *ck_strong(ck *c, ck_val x, nd_dtype t)
 {
     if (x.kind == VAL_TENSOR)
         return nd_cast(&c->b, x.v, t);
+    if (x.kind == VAL_CONST && t == ND_I32 && x.i != (int32_t)x.i) {
+        ck_error(c, c->b.loc, "the constant %lld does not fit in i32",
+                 (long long)x.i);
+        return NULL;
+    }
     if (x.kind == VAL_CONST)
         return nd_const(&c->b, t, x.f);
     return NULL;
@@ -271,6 +281,7 @@ ck_val ck_ew(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
                              unary ? NULL : ck_strong(c, y, t), NULL));
     }
     r.idx = x.idx && y.idx;
+    r.weak = ck_weak(x) && ck_weak(y);
     r.gone = ck_merge(c, x.gone, y.gone);
     return r;
 }
@@ -285,12 +296,13 @@ static ck_val name_value(ck *c, ast_expr *e)
     }
     ck_bind *b = ck_find_bind(c, e->str);
     if (b) {
-        int64_t n = 1;
-        for (int i = 0; i < b->n; i++)
-            n *= b->axis[i]->size;
-        return ck_int(n);
+        int64_t n;
+        if (ck_count(b->n, b->axis, &n))
+            return ck_int(n);
+        ck_error(c, e->loc, "this integer does not fit in 64 bits");
+        return ck_bad();
     }
-    if (ck_find_let(c, e->str, e->loc, &v))
+    if (ck_find_let(c, e->str, &v))
         return v;
     ck_unknown(c, e->loc, "name", e->str);
     return ck_bad();

@@ -9,33 +9,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A function called twice is checked twice; its errors are said once. */
+/* A function called twice is checked twice; its errors are said once, and a
+ * note says nothing where its error said nothing. */
 static bool said(ck *c, nd_loc at, const char *fmt)
 {
-    for (int i = 0; i < c->said.n; i++)
-        if (c->said.v[i].fmt == fmt && c->said.v[i].at.file == at.file &&
-            c->said.v[i].at.begin == at.begin)
-            return true;
+    c->quiet = false;
+    if (!at.file)
+        return false;
+    for (int i = 0; i < c->said.n && !c->quiet; i++)
+        c->quiet = c->said.v[i].fmt == fmt &&
+                   c->said.v[i].at.file == at.file &&
+                   c->said.v[i].at.begin == at.begin;
     ck_said s = {at, fmt};
-    ND_PUSH(c->ctx->arena, &c->said, s);
-    return false;
+    if (!c->quiet)
+        ND_PUSH(c->ctx->arena, &c->said, s);
+    return c->quiet;
+}
+
+static const char *format(ck *c, const char *fmt, va_list ap)
+{
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
+    char *text = nd_alloc(c->ctx->arena, (size_t)n + 1);
+    vsnprintf(text, (size_t)n + 1, fmt, ap);
+    return text;
 }
 
 /* Inside the library the user's call is the place; the library's line is a
  * note. */
 void ck_error(ck *c, nd_loc at, const char *fmt, ...)
 {
-    va_list ap, again;
+    va_list ap;
     ck_frame *f = c->f;
     bool lib = f && f->file->lib && f->user_loc.file;
     if (said(c, lib ? f->user_loc : at, fmt))
         return;
     va_start(ap, fmt);
-    va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, again);
-    va_end(again);
-    char *text = nd_alloc(c->ctx->arena, (size_t)n + 1);
-    vsnprintf(text, (size_t)n + 1, fmt, ap);
+    const char *text = format(c, fmt, ap);
     va_end(ap);
     if (lib) {
         nd_error(c->ctx, f->user_loc, "in `%s`: %s",
@@ -46,6 +58,26 @@ void ck_error(ck *c, nd_loc at, const char *fmt, ...)
     nd_error(c->ctx, at, "%s", text);
     if (f && f->fn && f->up && f->up->fn)
         nd_note(c->ctx, f->call, "in this call of `%s`", f->fn->name.s);
+}
+
+void ck_say(ck *c, nd_loc at, const char *fmt, ...)
+{
+    va_list ap;
+    if (said(c, at, fmt))
+        return;
+    va_start(ap, fmt);
+    nd_error(c->ctx, at, "%s", format(c, fmt, ap));
+    va_end(ap);
+}
+
+void ck_note(ck *c, nd_loc at, const char *fmt, ...)
+{
+    va_list ap;
+    if (c->quiet)
+        return;
+    va_start(ap, fmt);
+    nd_note(c->ctx, at, "%s", format(c, fmt, ap));
+    va_end(ap);
 }
 
 void ck_later(ck *c, nd_loc at, const char *what)
@@ -128,15 +160,21 @@ static ck_frame outside(ck_file *f, ck_scope *s)
     return (ck_frame){.file = f, .scope = s};
 }
 
-bool ck_find_let(ck *c, const char *name, nd_loc at, ck_val *out)
+/* Each is worked out once: lets that use each other twice would take time
+ * exponential in their number. */
+bool ck_find_let(ck *c, const char *name, ck_val *out)
 {
     ck_file *file;
     ck_scope s = {0};
     const ast_decl *d = visible(c->f->file, name, 1u << I_LET, &file);
-    (void)at;
     *out = ck_bad();
     if (!d)
         return false;
+    for (int i = 0; i < file->lets.n; i++)
+        if (file->lets.v[i].decl == d) {
+            *out = file->lets.v[i].val;
+            return true;
+        }
     if (!enter(c, file, d))
         return true;
     ck_frame f = outside(file, &s), *was = c->f;
@@ -147,6 +185,8 @@ bool ck_find_let(ck *c, const char *name, nd_loc at, ck_val *out)
     c->f = was;
     c->const_only = only;
     file->busy.n--;
+    ck_let done = {d, *out};
+    ND_PUSH(c->ctx->arena, &file->lets, done);
     return true;
 }
 
@@ -205,21 +245,31 @@ ck_bind *ck_find_bind(ck *c, const char *name)
 
 /* ---- axes ---------------------------------------------------------------- */
 
+bool ck_count(int n, nd_axis *const *axis, int64_t *out)
+{
+    *out = 1;
+    for (int i = 0; i < n; i++)
+        if (__builtin_mul_overflow(*out, axis[i]->size, out))
+            return false;
+    return true;
+}
+
+static bool too_large(ck *c, ast_expr *e)
+{
+    ck_error(c, e->loc, "this integer does not fit in 64 bits");
+    return false;
+}
+
 static bool size_of_name(ck *c, ast_expr *e, int64_t *out)
 {
     ck_val v;
     ck_var *var = ck_find_var(c, e->str);
     ck_bind *b = var ? NULL : ck_find_bind(c, e->str);
-    if (b) {
-        *out = 1;
-        for (int i = 0; i < b->n; i++)
-            *out *= b->axis[i]->size;
-        return true;
-    }
-    int errors = c->ctx->nerrors;
+    if (b)
+        return ck_count(b->n, b->axis, out) || too_large(c, e);
     if (var)
         v = var->val;
-    else if (!ck_find_let(c, e->str, e->loc, &v)) {
+    else if (!ck_find_let(c, e->str, &v)) {
         ck_unknown(c, e->loc, "axis", e->str);
         return false;
     }
@@ -227,7 +277,7 @@ static bool size_of_name(ck *c, ast_expr *e, int64_t *out)
         *out = v.i;
         return true;
     }
-    if (c->ctx->nerrors == errors)
+    if (v.kind != VAL_BAD)
         ck_error(c, e->loc, "`%s` is not a compile-time integer", e->str);
     return false;
 }
@@ -248,12 +298,6 @@ static bool power(int64_t a, int64_t b, int64_t *out)
     return true;
 }
 
-static bool too_large(ck *c, ast_expr *e)
-{
-    ck_error(c, e->loc, "this integer does not fit in 64 bits");
-    return false;
-}
-
 /* Exact integer arithmetic, where a division that leaves a rest is an error. */
 bool ck_axis_size(ck *c, ast_expr *e, int64_t *out)
 {
@@ -267,8 +311,7 @@ bool ck_axis_size(ck *c, ast_expr *e, int64_t *out)
     if (e->kind == E_NEG) {
         if (!ck_axis_size(c, e->a, &a))
             return false;
-        return __builtin_sub_overflow((int64_t)0, a, out) ? too_large(c, e)
-                                                          : true;
+        return !__builtin_sub_overflow((int64_t)0, a, out) || too_large(c, e);
     }
     if (e->kind < E_ADD || e->kind > E_POW) {
         ck_error(c, e->loc, "an axis size is integer arithmetic over numbers "
@@ -278,13 +321,13 @@ bool ck_axis_size(ck *c, ast_expr *e, int64_t *out)
     if (!ck_axis_size(c, e->a, &a) || !ck_axis_size(c, e->b, &b))
         return false;
     if (e->kind == E_ADD)
-        return __builtin_add_overflow(a, b, out) ? too_large(c, e) : true;
+        return !__builtin_add_overflow(a, b, out) || too_large(c, e);
     if (e->kind == E_SUB)
-        return __builtin_sub_overflow(a, b, out) ? too_large(c, e) : true;
+        return !__builtin_sub_overflow(a, b, out) || too_large(c, e);
     if (e->kind == E_MUL)
-        return __builtin_mul_overflow(a, b, out) ? too_large(c, e) : true;
+        return !__builtin_mul_overflow(a, b, out) || too_large(c, e);
     if (e->kind == E_POW)
-        return power(a, b, out) ? true : too_large(c, e);
+        return power(a, b, out) || too_large(c, e);
     if (b == 0 || (b == -1 && a == INT64_MIN)) {
         ck_error(c, e->loc, "division by zero");
         return false;
@@ -334,7 +377,7 @@ static bool add_axis(ck *c, ck_axes *out, nd_axis *a, nd_loc at, ck_bind *b)
     for (int k = 0; k < out->n; k++)
         if (out->a[k] == a) {
             ck_error(c, at, "the axis `%s` appears twice", a->name);
-            nd_note(c->ctx, out->at[k], "it is here already");
+            ck_note(c, out->at[k], "it is here already");
             return false;
         }
     if (out->n == ND_MAX_RANK) {
@@ -419,6 +462,18 @@ static bool in_library(ck *c, const char *name)
     return strstr(nd_lib_nn, a) || strstr(nd_lib_nn, b);
 }
 
+/* The language has them, the library does not have them yet. */
+static bool is_planned(const char *name)
+{
+    static const char *const planned[] = {
+        "attention", "rope", "alibi", "moe", "conv", "lora",
+    };
+    for (size_t i = 0; i < sizeof planned / sizeof *planned; i++)
+        if (!strcmp(name, planned[i]))
+            return true;
+    return false;
+}
+
 void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
 {
     names v = {0};
@@ -426,7 +481,7 @@ void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
     ck_var *var = ck_find_var(c, name);
     if (!strcmp(what, "axis") && var) {
         ck_error(c, at, "`%s` is a value, not an axis", name);
-        nd_note(c->ctx, var->loc, "it is assigned here");
+        ck_note(c, var->loc, "it is assigned here");
         return;
     }
     if (!strcmp(what, "name") &&
@@ -436,6 +491,10 @@ void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
     }
     if (!strcmp(what, "function") && ck_find_bind(c, name)) {
         ck_error(c, at, "`%s` is an axis, not a function", name);
+        return;
+    }
+    if (!strcmp(what, "function") && is_planned(name)) {
+        ck_later(c, at, nd_fmt(c->ctx->arena, "the library's `%s`", name));
         return;
     }
     candidates(c, &v, what);

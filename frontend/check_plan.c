@@ -20,16 +20,16 @@ static bool add_mesh_axis(ck *c, nd_loc at, const char *name, int64_t size)
 {
     nd_mesh *m = &c->m->mesh;
     if (!strcmp(name, "micro")) {
-        nd_error(c->ctx, at, "`micro` is the axis of the microbatches; choose "
-                 "another name");
+        ck_say(c, at, "`micro` is the axis of the microbatches; choose "
+               "another name");
         return false;
     }
     if (nd_mesh_find(m, name) >= 0) {
-        nd_error(c->ctx, at, "a second mesh axis `%s`", name);
+        ck_say(c, at, "a second mesh axis `%s`", name);
         return false;
     }
     if (m->n == ND_MAX_MESH) {
-        nd_error(c->ctx, at, "more than %d mesh axes", ND_MAX_MESH - 1);
+        ck_say(c, at, "more than %d mesh axes", ND_MAX_MESH - 1);
         return false;
     }
     m->name[m->n] = m->name[m->n - 1];
@@ -45,9 +45,11 @@ static void mesh_entry(ck *c, const ast_pent *e)
     for (int i = 0; i < e->kvs->n; i++) {
         int64_t size;
         const ast_arg *a = &e->kvs->v[i];
-        if (ck_cfg_int(c, a->e, 1, &size) && size > 65536)
-            nd_error(c->ctx, a->e->loc, "a mesh axis has at most 65536 ranks");
-        else if (size >= 1)
+        if (!ck_cfg_int(c, a->e, 1, &size))
+            continue;
+        if (size > 65536)
+            ck_say(c, a->e->loc, "a mesh axis has at most 65536 ranks");
+        else
             add_mesh_axis(c, a->name.loc, a->name.s, size);
     }
 }
@@ -63,14 +65,15 @@ static bool mesh_option(ck *c, bool has_plan)
 {
     const char *s = c->opt->mesh;
     nd_mesh *m = &c->m->mesh;
+    uint32_t given = 0;
     while (s && *s) {
         size_t n = strcspn(s, ",");
         char *item = nd_strndup(c->ctx->arena, s, n), *end;
         char *eq = strchr(item, '=');
         long size = eq ? strtol(eq + 1, &end, 10) : 0;
         if (!eq || eq == item || *end || size < 1 || size > 65536) {
-            nd_error(c->ctx, nowhere, "--mesh %s: it is written "
-                     "--mesh dp=2,tp=4", item);
+            ck_say(c, nowhere, "--mesh %s: it is written "
+                   "--mesh dp=2,tp=4", item);
             return false;
         }
         *eq = 0;
@@ -79,14 +82,19 @@ static bool mesh_option(ck *c, bool has_plan)
             nd_buf b = {c->ctx->arena, NULL, 0, 0};
             nd_put(&b, "");
             mesh_list(c, &b);
-            nd_error(c->ctx, nowhere, "--mesh: the plan has no mesh axis "
-                     "`%s`; it has %s", item, b.n ? b.s : "none");
+            ck_say(c, nowhere, "--mesh: the plan has no mesh axis "
+                   "`%s`; it has %s", item, b.n ? b.s : "none");
+            return false;
+        }
+        if (has_plan ? given >> k & 1 : k >= 0 && k != m->micro) {
+            ck_say(c, nowhere, "--mesh: `%s` is given twice", item);
             return false;
         }
         if (has_plan)
             m->size[k] = (int)size;
         else if (!add_mesh_axis(c, nowhere, item, size))
             return false;
+        given |= has_plan ? 1u << k : 0;
         s += n + (s[n] == ',');
     }
     return true;
@@ -100,7 +108,7 @@ static int mesh_axis(ck *c, ast_name n)
     if (k >= 0 && k != m->micro)
         return k;
     if (m->micro == 0)
-        nd_error(c->ctx, n.loc, "`%s`: the plan has no mesh", n.s);
+        ck_say(c, n.loc, "`%s`: the plan has no mesh", n.s);
     else
         ck_near_error(c, n.loc, "mesh axis", n.s, m->name, m->micro);
     return -1;
@@ -130,7 +138,7 @@ static void shard_rule(ck *c, const ast_rule *r)
     nd_plan *p = &c->m->plan;
     nd_rule out = {.scope = SCOPE_ALL, .loc = r->loc};
     if (r->from->n != 1) {
-        nd_error(c->ctx, r->loc, "a rule cuts one axis: a -> m, b -> m");
+        ck_say(c, r->loc, "a rule cuts one axis: a -> m, b -> m");
         return;
     }
     out.axis = model_axis(c, r->from->v[0]);
@@ -138,10 +146,10 @@ static void shard_rule(ck *c, const ast_rule *r)
         return;
     const nd_rule *old = rule_of(p, out.axis);
     if (old) {
-        nd_error(c->ctx, r->loc, "a second rule for `%s`; to cut it by several "
-                 "mesh axes write %s -> (a, b)", out.axis->name,
-                 out.axis->name);
-        nd_note(c->ctx, old->loc, "the first one is here");
+        ck_say(c, r->loc, "a second rule for `%s`; to cut it by several "
+               "mesh axes write %s -> (a, b)", out.axis->name,
+               out.axis->name);
+        ck_note(c, old->loc, "the first one is here");
         return;
     }
     for (int i = 0; i < r->to->n; i++) {
@@ -150,14 +158,14 @@ static void shard_rule(ck *c, const ast_rule *r)
             return;
         for (int j = 0; j < out.mesh.n; j++)
             if (out.mesh.m[j] == k) {
-                nd_error(c->ctx, r->to->v[i].loc,
-                         "the mesh axis `%s` stands twice in this rule",
-                         r->to->v[i].s);
+                ck_say(c, r->to->v[i].loc,
+                       "the mesh axis `%s` stands twice in this rule",
+                       r->to->v[i].s);
                 return;
             }
         if (out.mesh.n == ND_MAX_CUT - 1) {
-            nd_error(c->ctx, r->to->v[i].loc,
-                     "an axis is cut by at most %d mesh axes", ND_MAX_CUT - 1);
+            ck_say(c, r->to->v[i].loc,
+                   "an axis is cut by at most %d mesh axes", ND_MAX_CUT - 1);
             return;
         }
         out.mesh.m[out.mesh.n++] = (uint8_t)k;
@@ -194,7 +202,9 @@ static void schedule(ck *c, ast_expr *e)
     enum { N = sizeof names / sizeof *names };
     for (int i = 0; i < N; i++)
         if (!strcmp(names[i], word(e))) {
-            if (i > 1)
+            if (i <= 1)
+                ck_cfg_word(c, e);
+            else
                 ck_later(c, e->loc, nd_fmt(c->ctx->arena, "the schedule `%s`",
                                            names[i]));
             c->m->plan.schedule = i == 0 ? SCHED_GPIPE : SCHED_1F1B;
@@ -240,6 +250,11 @@ static void microbatches(ck *c, ast_expr *e)
 {
     nd_plan *p = &c->m->plan;
     int64_t n;
+    if (p->micro_loc.file && p->micro_loc.begin != e->loc.begin) {
+        ck_say(c, e->loc, "the microbatches are given twice");
+        ck_note(c, p->micro_loc, "they are given here already");
+        return;
+    }
     p->micro_loc = e->loc;
     if (!ck_cfg_int(c, e, 1, &n))
         return;
@@ -264,12 +279,12 @@ static void pipeline_entry(ck *c, const ast_pent *e)
     const ast_rule *r = &e->rules->v[0];
     ast_expr *slot[3];
     if (p->pipe_axis) {
-        nd_error(c->ctx, e->loc, "a second `pipeline`");
-        nd_note(c->ctx, p->pipe_loc, "the first one is here");
+        ck_say(c, e->loc, "a second `pipeline`");
+        ck_note(c, p->pipe_loc, "the first one is here");
         return;
     }
     if (r->from->n != 1 || r->to->n != 1) {
-        nd_error(c->ctx, r->loc, "a pipeline is one axis -> one mesh axis");
+        ck_say(c, r->loc, "a pipeline is one axis -> one mesh axis");
         return;
     }
     nd_axis *a = model_axis(c, r->from->v[0]), *seek = a;
@@ -282,11 +297,11 @@ static void pipeline_entry(ck *c, const ast_pent *e)
     for (int i = 0; c->m->loss && i < c->m->step->ops.n && seek; i++)
         find_repeat(c->m->step->ops.v[i], &seek);
     if (c->m->loss && seek)
-        nd_error(c->ctx, r->from->v[0].loc, "the model has no `repeat %s` to "
-                 "cut in stages", a->name);
+        ck_say(c, r->from->v[0].loc, "the model has no `repeat %s` to "
+               "cut in stages", a->name);
     if (m->size[k] > a->size) {
-        nd_error(c->ctx, r->loc, "%d stages for %lld `%s`: a stage would be "
-                 "empty", m->size[k], (long long)a->size, a->name);
+        ck_say(c, r->loc, "%d stages for %lld `%s`: a stage would be "
+               "empty", m->size[k], (long long)a->size, a->name);
         return;
     }
     if (!ck_cfg_args(c, "pipeline", e->kvs, names, 3, slot))
@@ -310,16 +325,16 @@ static void pipeline_conflicts(ck *c)
     for (int i = 0; p->pipe_axis && i < p->rules.n; i++) {
         const nd_rule *r = &p->rules.v[i];
         if (r->axis == p->pipe_axis) {
-            nd_error(c->ctx, r->loc, "`%s` is cut in pipeline stages and "
-                     "cannot be in `shard`", r->axis->name);
-            nd_note(c->ctx, p->pipe_loc, "the pipeline is here");
+            ck_say(c, r->loc, "`%s` is cut in pipeline stages and "
+                   "cannot be in `shard`", r->axis->name);
+            ck_note(c, p->pipe_loc, "the pipeline is here");
         }
         for (int k = 0; k < r->mesh.n; k++)
             if (r->mesh.m[k] == m->pipe) {
-                nd_error(c->ctx, r->loc, "the mesh axis `%s` holds the "
-                         "pipeline stages and cannot be in `shard`",
-                         m->name[m->pipe]);
-                nd_note(c->ctx, p->pipe_loc, "the pipeline is here");
+                ck_say(c, r->loc, "the mesh axis `%s` holds the "
+                       "pipeline stages and cannot be in `shard`",
+                       m->name[m->pipe]);
+                ck_note(c, p->pipe_loc, "the pipeline is here");
             }
     }
 }
@@ -346,9 +361,9 @@ static void zero_entry(ck *c, const ast_pent *e)
         if (k < 0)
             continue;
         if (k == c->m->mesh.pipe)
-            nd_error(c->ctx, e->names->v[i].loc, "`%s` holds the pipeline "
-                     "stages; their states differ already",
-                     e->names->v[i].s);
+            ck_say(c, e->names->v[i].loc, "`%s` holds the pipeline "
+                   "stages; their states differ already",
+                   e->names->v[i].s);
         p->zero_mesh |= 1u << k;
     }
 }
@@ -358,15 +373,18 @@ static void recompute_entry(ck *c, const ast_pent *e)
     static const char *const names[] = {"none", "attention", "block", "auto"};
     static const nd_remat remat[] = {REMAT_NONE, REMAT_ATTENTION,
                                      REMAT_BLOCK};
-    if (e->exprs->n == 1)
-        for (int i = 0; i < 4; i++)
-            if (!strcmp(names[i], word(e->exprs->v[0]))) {
-                if (i == 3)
-                    ck_later(c, e->loc, "recompute auto");
-                else
-                    c->m->plan.recompute = remat[i];
-                return;
-            }
+    if (e->exprs->n > 1) {
+        ck_error(c, e->loc, "`recompute` takes one word");
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(names[i], word(e->exprs->v[0]))) {
+            if (i == 3)
+                ck_later(c, e->loc, "recompute auto");
+            else if (ck_cfg_word(c, e->exprs->v[0]))
+                c->m->plan.recompute = remat[i];
+            return;
+        }
     ck_near_error(c, e->exprs->v[0]->loc, "recompute",
                   ast_text(c->ctx->arena, e->exprs->v[0]), names, 4);
 }
@@ -377,9 +395,9 @@ static void clamp_microbatches(ck *c)
     nd_plan *p = &c->m->plan;
     const nd_axis *s = c->m->sample;
     if (p->microbatches > 1 && !s) {
-        nd_error(c->ctx, p->micro_loc.file ? p->micro_loc : p->pipe_loc,
-                 "microbatches need a sample axis: `batch`, or "
-                 "train { over = axis }");
+        ck_say(c, p->micro_loc.file ? p->micro_loc : p->pipe_loc,
+               "microbatches need a sample axis: `batch`, or "
+               "train { over = axis }");
         return;
     }
     if (!s)
@@ -420,6 +438,27 @@ static void default_rules(ck *c)
     ND_PUSH(c->ctx->arena, &c->m->plan.rules, r);
 }
 
+/* Of these a plan has one line each. */
+static void lines_twice(ck *c, const ast_decl *d)
+{
+    static const char *const word[] = {
+        [P_MESH] = "mesh", [P_ZERO] = "zero", [P_RECOMPUTE] = "recompute",
+        [P_MICROBATCHES] = NULL,
+    };
+    const ast_pent *first[P_MICROBATCHES + 1] = {0};
+    for (int i = 0; i < d->pents->n; i++) {
+        const ast_pent *e = d->pents->v[i];
+        if (!word[e->kind])
+            continue;
+        if (first[e->kind]) {
+            ck_say(c, e->loc, "a second `%s` line", word[e->kind]);
+            ck_note(c, first[e->kind]->loc, "the first one is here");
+        } else {
+            first[e->kind] = e;
+        }
+    }
+}
+
 static void entries(ck *c, const ast_decl *d, bool mesh)
 {
     for (int i = 0; i < d->pents->n; i++) {
@@ -458,8 +497,8 @@ static void check_ranks(ck *c)
     for (int i = 0; i < c->m->mesh.micro; i++)
         n *= c->m->mesh.size[i];
     if (n > 65536)
-        nd_error(c->ctx, c->m->plan.loc, "a mesh of %lld ranks; at most 65536",
-                 (long long)n);
+        ck_say(c, c->m->plan.loc, "a mesh of %lld ranks; at most 65536",
+               (long long)n);
 }
 
 void ck_plan(ck *c, const ast_decl *d)
@@ -468,6 +507,7 @@ void ck_plan(ck *c, const ast_decl *d)
     *p = (nd_plan){.schedule = SCHED_1F1B, .microbatches = 1};
     if (d) {
         p->loc = d->loc;
+        lines_twice(c, d);
         entries(c, d, true);
     }
     if (!mesh_option(c, d != NULL))

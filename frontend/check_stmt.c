@@ -22,7 +22,7 @@ static bool free_of_axes(ck *c, ast_name name)
         return true;
     ck_error(c, name.loc, "`%s` is an axis; a value may not share its name",
              name.s);
-    nd_note(c->ctx, b->loc, "the axis is declared here");
+    ck_note(c, b->loc, "the axis is declared here");
     return false;
 }
 
@@ -31,7 +31,7 @@ ck_var *ck_assign(ck *c, ast_name name, ck_val v, bool let)
     ck_var *var = ck_find_var(c, name.s);
     if (var && (var->let || let)) {
         ck_error(c, name.loc, "`%s` is already defined", name.s);
-        nd_note(c->ctx, var->loc, "it is defined here");
+        ck_note(c, var->loc, "it is defined here");
         return NULL;
     }
     if (!var) {
@@ -139,14 +139,14 @@ static void local_axis(ck *c, const ast_stmt *s)
     if (v) {
         ck_error(c, name.loc, "`%s` is a value; an axis may not share its "
                  "name", name.s);
-        nd_note(c->ctx, v->loc, "it is assigned here");
+        ck_note(c, v->loc, "it is assigned here");
         return;
     }
     for (ck_scope *sc = c->f->scope; sc; sc = sc->up)
         for (ck_bind *b = sc->binds; b; b = b->next)
             if (!strcmp(b->name, name.s)) {
                 ck_error(c, name.loc, "a second axis `%s`", name.s);
-                nd_note(c->ctx, b->loc, "the first one is declared here");
+                ck_note(c, b->loc, "the first one is declared here");
                 return;
             }
     ck_declare_axis(c, name, s->exprs->v[0], &c->f->scope->binds);
@@ -275,7 +275,7 @@ static bool settle(ck *c, nd_loc at, carried *cv, bool *grown)
     nd_type exit = x.kind == VAL_TENSOR ? x.v->type
                                         : nd_type_of(x.dtype, 0, NULL);
     nd_type want = cv->type;
-    bool literal = cv->entry.kind == VAL_CONST;
+    bool literal = ck_weak(cv->entry);
     if (x.kind == VAL_TENSOR && exit.dtype != want.dtype) {
         if (!literal || ck_class(exit.dtype) < ck_class(want.dtype))
             goto differ;
@@ -302,10 +302,10 @@ static bool settle(ck *c, nd_loc at, carried *cv, bool *grown)
 differ:
     ck_error(c, cv->var->loc, "`%s` enters `repeat` as %s and leaves it as %s",
              cv->var->name, ck_type(c, &want), ck_type(c, &exit));
-    nd_note(c->ctx, at, "a carried variable keeps its type");
+    ck_note(c, at, "a carried variable keeps its type");
     for (ck_gone *g = x.gone; g; g = g->next)
         if (nd_axis_at(&want, g->axis) >= 0 && nd_axis_at(&exit, g->axis) < 0) {
-            nd_note(c->ctx, g->loc, "`%s` was %s here", g->axis->name, g->how);
+            ck_note(c, g->loc, "`%s` was %s here", g->axis->name, g->how);
             break;
         }
     return false;
@@ -327,6 +327,7 @@ static nd_op *open_repeat(ck *c, nd_axis *a, carrieds *cv)
     for (int i = 0; r && i < cv->n; i++) {
         r->body->args.v[i]->name = r->out[i]->name = cv->v[i].var->name;
         cv->v[i].var->val = ck_tensor(r->body->args.v[i]);
+        cv->v[i].var->val.weak = ck_weak(cv->v[i].entry);
     }
     return r;
 }
@@ -337,12 +338,14 @@ static bool close_repeat(ck *c, nd_op *r, carrieds *cv, nd_block *outer)
     for (int i = 0; i < cv->n; i++) {
         carried *k = &cv->v[i];
         ck_gone *gone = k->var->val.gone;
+        bool weak = ck_weak(k->entry) && ck_weak(k->var->val);
         next[i] = fit(c, ck_strong(c, k->var->val, k->type.dtype), &k->type);
         if (!next[i])
             return false;
         r->out[i]->type = r->body->args.v[i]->type;
         k->var->val = ck_tensor(r->out[i]);
         k->var->val.gone = gone;
+        k->var->val.weak = weak;
     }
     nd_repeat_yield(c->m, r, next);
     c->b.block = outer;
@@ -460,8 +463,9 @@ static void one(ck *c, const ast_stmt *s)
     }
 }
 
-/* A parameter that nobody reads does not exist; say so once. */
-static void warn_unread(ck *c)
+/* A parameter that nobody reads does not exist; say so once. A side of `where`
+ * that is not taken reads it too. */
+static void warn_unread(ck *c, const ast_stmts *body)
 {
     ck_scope *s = c->f->scope;
     for (ck_var *v = s->vars; v; v = v->next) {
@@ -469,7 +473,7 @@ static void warn_unread(ck *c)
         for (int i = 0; i < c->warned.n && !said; i++)
             said = c->warned.v[i].file == v->loc.file &&
                    c->warned.v[i].begin == v->loc.begin;
-        if (said)
+        if (said || ast_reads(body, v->name))
             continue;
         ND_PUSH(c->ctx->arena, &c->warned, v->loc);
         nd_warning(c->ctx, v->loc, "the parameter `%s` is never used",
@@ -493,5 +497,5 @@ void ck_stmts(ck *c, const ast_stmts *body)
         one(c, body->v[i]);
     }
     if (c->ctx->nerrors == before)
-        warn_unread(c);
+        warn_unread(c, body);
 }

@@ -8,26 +8,30 @@
  */
 #include "frontend.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- reading values ------------------------------------------------------ */
 
-void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
-                   const char *const *cand, int n)
+/* "; did you mean `b`?", or what there is. */
+static const char *hint(ck *c, const char *name, const char *const *cand,
+                        int n)
 {
     const char *near = nd_nearest(name, cand, n);
     nd_buf b = {c->ctx->arena, NULL, 0, 0};
-    if (near) {
-        nd_error(c->ctx, at, "unknown %s `%s`; did you mean `%s`?", what, name,
-                 near);
-        return;
-    }
+    if (near)
+        return nd_fmt(c->ctx->arena, "; did you mean `%s`?", near);
+    nd_put(&b, n ? "; there is " : "");
     for (int i = 0; i < n; i++)
-        nd_putf(&b, "%s%s", i ? ", " : "", cand[i]);
-    if (n)
-        nd_error(c->ctx, at, "unknown %s `%s`; there is %s", what, name, b.s);
-    else
-        nd_error(c->ctx, at, "unknown %s `%s`", what, name);
+        nd_putf(&b, "%s`%s`", !i ? "" : i + 1 < n ? ", " : " and ", cand[i]);
+    return b.s;
+}
+
+void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
+                   const char *const *cand, int n)
+{
+    ck_say(c, at, "unknown %s `%s`%s", what, name, hint(c, name, cand, n));
 }
 
 bool ck_cfg_num(ck *c, ast_expr *e, double *out)
@@ -40,6 +44,12 @@ bool ck_cfg_num(ck *c, ast_expr *e, double *out)
         return false;
     if (v.kind != VAL_CONST || v.dtype == ND_BOOL) {
         ck_error(c, e->loc, "a number is expected here");
+        return false;
+    }
+    if (!(fabs(v.f) <= FLT_MAX)) {
+        ck_error(c, e->loc, "a finite number is expected here, this is %s",
+                 isnan(v.f) ? "not a number"
+                            : nd_fmt(c->ctx->arena, "%g", v.f));
         return false;
     }
     *out = v.f;
@@ -80,7 +90,7 @@ static bool cfg_str(ck *c, ast_expr *e, const char **out)
     return true;
 }
 
-static bool at_least(ck *c, ast_expr *e, double lo, double *out)
+bool ck_cfg_at_least(ck *c, ast_expr *e, double lo, double *out)
 {
     if (!ck_cfg_num(c, e, out))
         return false;
@@ -102,9 +112,9 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
             for (k = 0; k < n && strcmp(names[k], a->name.s); k++)
                 ;
             if (k == n) {
-                ck_near_error(c, a->name.loc,
-                              nd_fmt(c->ctx->arena, "argument of `%s`", what),
-                              a->name.s, names, n);
+                ck_say(c, a->name.loc, "`%s` has no %s `%s`%s", what,
+                       strcmp(what, "train") ? "argument" : "entry",
+                       a->name.s, hint(c, a->name.s, names, n));
                 return false;
             }
         } else if (k >= n) {
@@ -117,6 +127,7 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
         if (out[k]) {
             ck_error(c, a->name.s ? a->name.loc : a->e->loc,
                      "`%s` is given twice", names[k]);
+            ck_note(c, out[k]->loc, "the first one is here");
             return false;
         }
         out[k] = a->e;
@@ -130,6 +141,14 @@ static const char *head(const ast_expr *e)
     if (e->kind == E_CALL && e->a->kind == E_NAME)
         return e->a->str;
     return e->kind == E_NAME ? e->str : NULL;
+}
+
+bool ck_cfg_word(ck *c, const ast_expr *e)
+{
+    if (e->kind != E_CALL || !e->args->n)
+        return true;
+    ck_error(c, e->loc, "`%s` takes no arguments", head(e));
+    return false;
 }
 
 static int choose(ck *c, ast_expr *e, const char *what,
@@ -146,6 +165,16 @@ static int choose(ck *c, ast_expr *e, const char *what,
         ck_near_error(c, e->loc, what, ast_text(c->ctx->arena, e), names, n);
     }
     return -1;
+}
+
+/* An entry that has one form: name(...). */
+static bool written(ck *c, const ast_expr *e, const char *entry,
+                    const char *name, const char *form)
+{
+    if (e->kind == E_CALL && head(e) && !strcmp(head(e), name))
+        return true;
+    ck_error(c, e->loc, "`%s` is written %s", entry, form);
+    return false;
 }
 
 /* ---- patterns over parameter paths --------------------------------------- */
@@ -237,8 +266,7 @@ static void data(ck *c, ast_expr *e, nd_train *t)
     }
     t->data = k == 0 ? DATA_TEXT : k == 2 ? DATA_ARRAYS : DATA_SYNTHETIC;
     if (k == 3) {
-        if (e->kind == E_CALL && e->args->n)
-            ck_error(c, e->loc, "`synthetic` takes no arguments");
+        ck_cfg_word(c, e);
         return;
     }
     if (!ck_cfg_args(c, names[k], e->args, arg, 1, slot))
@@ -260,7 +288,7 @@ static void learning_rate(ck *c, ast_expr *e, nd_train *t,
     static const char *const args[] = {"peak", "warmup", "min", "decay"};
     ast_expr *slot[4];
     if (e->kind != E_CALL) {
-        at_least(c, e, 0, &t->lr);
+        ck_cfg_at_least(c, e, 0, &t->lr);
         return;
     }
     int k = choose(c, e, "schedule", names, 3);
@@ -271,11 +299,11 @@ static void learning_rate(ck *c, ast_expr *e, nd_train *t,
     if (!slot[0])
         ck_error(c, e->loc, "`%s` needs its peak rate", names[k]);
     else
-        at_least(c, slot[0], 0, &t->lr);
+        ck_cfg_at_least(c, slot[0], 0, &t->lr);
     if (slot[1])
         ck_cfg_int(c, slot[1], 0, &t->warmup);
     if (slot[2])
-        at_least(c, slot[2], 0, &t->lr_min);
+        ck_cfg_at_least(c, slot[2], 0, &t->lr_min);
     *decay = k == 2 ? slot[3] : NULL;
 }
 
@@ -317,27 +345,26 @@ static void optimizer(ck *c, ast_expr *e, nd_train *t, ast_expr **wsd,
         learning_rate(c, slot[0], t, wsd);
     if (k == 0) {
         if (slot[1])
-            at_least(c, slot[1], 0, &t->momentum);
+            ck_cfg_at_least(c, slot[1], 0, &t->momentum);
         if (slot[2])
             cfg_bool(c, slot[2], &t->nesterov);
     } else {
         if (slot[1])
             betas(c, slot[1], t);
         if (slot[2])
-            at_least(c, slot[2], 0, &t->eps);
+            ck_cfg_at_least(c, slot[2], 0, &t->eps);
     }
     if (slot[3])
-        at_least(c, slot[3], 0, &t->weight_decay);
+        ck_cfg_at_least(c, slot[3], 0, &t->weight_decay);
     *decay = slot[4] ? slot[4] : *decay;
     *no_decay = slot[5] ? slot[5] : *no_decay;
 }
 
 static void evaluation(ck *c, ast_expr *e, nd_train *t)
 {
-    static const char *const names[] = {"every"};
     static const char *const args[] = {"steps", "batches"};
     ast_expr *slot[2];
-    if (choose(c, e, "evaluation", names, 1) < 0 ||
+    if (!written(c, e, "eval", "every", "every(100, batches = 8)") ||
         !ck_cfg_args(c, "every", e->args, args, 2, slot))
         return;
     t->eval_batches = 1;
@@ -351,10 +378,9 @@ static void evaluation(ck *c, ast_expr *e, nd_train *t)
 
 static void initial(ck *c, ast_expr *e, nd_train *t)
 {
-    static const char *const names[] = {"load"};
     static const char *const args[] = {"path", "prefix"};
     ast_expr *slot[2];
-    if (choose(c, e, "initial values", names, 1) < 0 ||
+    if (!written(c, e, "init", "load", "load(\"path.safetensors\")") ||
         !ck_cfg_args(c, "load", e->args, args, 2, slot))
         return;
     if (!slot[0])
@@ -368,8 +394,11 @@ static void initial(ck *c, ast_expr *e, nd_train *t)
 static void precision(ck *c, ast_expr *e)
 {
     static const char *const names[] = {"f32", "bf16"};
-    if (choose(c, e, "precision", names, 2) == 1)
+    int k = choose(c, e, "precision", names, 2);
+    if (k == 1)
         ck_later(c, e->loc, "precision bf16");
+    else if (k == 0)
+        ck_cfg_word(c, e);
 }
 
 /* wsd: the last part of the steps, as a fraction or a number of them. */
@@ -378,11 +407,13 @@ static void wsd_decay(ck *c, ast_expr *e, nd_train *t)
     double part = 0.2;
     if (t->lr_kind != LR_WSD)
         return;
-    if (e && !at_least(c, e, 0, &part))
+    if (e && !ck_cfg_at_least(c, e, 0, &part))
         return;
-    t->decay_steps = (int64_t)(part < 1 ? part * (double)t->steps : part);
-    if (t->decay_steps > t->steps)
+    if (e && part > (double)t->steps) {
         ck_error(c, e->loc, "the decay is longer than the training");
+        return;
+    }
+    t->decay_steps = (int64_t)(part < 1 ? part * (double)t->steps : part);
 }
 
 void ck_train(ck *c, const ast_decl *d)
@@ -409,7 +440,7 @@ void ck_train(ck *c, const ast_decl *d)
     if (slot[OPTIMIZER])
         optimizer(c, slot[OPTIMIZER], t, &wsd, &slot[DECAY], &slot[NO_DECAY]);
     if (slot[CLIP])
-        at_least(c, slot[CLIP], 0, &t->clip);
+        ck_cfg_at_least(c, slot[CLIP], 0, &t->clip);
     if (slot[STEPS])
         ck_cfg_int(c, slot[STEPS], 1, &t->steps);
     if (slot[SEED] && ck_cfg_int(c, slot[SEED], 0, &seed))

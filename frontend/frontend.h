@@ -160,6 +160,8 @@ ast_expr *ast_param(ast_parser *p, nd_loc loc, ast_brk *b, ast_name init,
                     ast_args *args);
 void ast_print(nd_buf *b, const ast_file *f);
 const char *ast_text(nd_arena *a, const ast_expr *e);
+/* Does an expression of these statements read the name? */
+bool ast_reads(const ast_stmts *body, const char *name);
 const char *ast_op_text(ast_kind k);         /* "+", or NULL */
 
 /* ---- nd.l, lex.c, nd.y --------------------------------------------------- */
@@ -186,6 +188,10 @@ void lex_close(lexer *lx);
 int lex_keyword(const char *s);
 /* After an error in a declaration's header: skip what it encloses. */
 void lex_skip_block(lexer *lx);
+/* After an error in a statement: skip a block that begins on the next line. */
+void lex_skip_brace(lexer *lx);
+/* Is a ( or [ from a line before `at` still open, and where? */
+bool lex_unclosed(const lexer *lx, nd_loc at, nd_loc *open);
 
 /* NULL after errors. Never crashes, whatever the bytes. */
 ast_file *nd_parse(nd_ctx *c, int file);
@@ -201,7 +207,8 @@ typedef struct nd_front_options {
 
 /* Parses and checks a file and what it uses. NULL after errors. */
 nd_module *nd_frontend(nd_ctx *c, int file, const nd_front_options *o);
-/* Reads a file into the context; 0 and no message if it cannot be read. */
+/* Reads a file into the context; 0 and no message if it cannot be read. A byte
+ * order mark is dropped, and every line ends in "\n". */
 int nd_read_file(nd_ctx *c, const char *path);
 
 /* nn_nd.c, made from frontend/lib/nn.nd by the build */
@@ -226,6 +233,8 @@ typedef struct ck_val {              /* what an expression means */
     double f;                        /* const, always */
     nd_value *v;                     /* tensor */
     bool idx;                        /* made from index and constants alone */
+    bool weak;                       /* made from literals alone: the dtype */
+                                     /* may still grow in `repeat` */
     ck_gone *gone;
     int n;                           /* tuple */
     struct ck_val *item;
@@ -275,11 +284,17 @@ struct ck_scope {                    /* a function body or a repeat body */
     ND_VEC(ck_child) children;
 };
 
+typedef struct ck_let {              /* a `let` that was asked for */
+    const ast_decl *decl;
+    ck_val val;
+} ck_let;
+
 typedef struct ck_file {
     ast_file *ast;
     bool lib;                        /* came with the compiler */
     ND_VEC(struct ck_file *) uses;
     ND_VEC(ck_bind *) axes;          /* those that were asked for */
+    ND_VEC(ck_let) lets;
     ND_VEC(ast_decl *) busy;         /* axis or let being worked out */
 } ck_file;
 
@@ -301,6 +316,7 @@ typedef struct ck_param {
     nd_value *v;                     /* as the program sees it: the slice */
     nd_op *rep;                      /* the repeat that slices it, or NULL */
     ck_axes left, right;
+    ck_scope *scope;                 /* where it is declared */
     bool arrow, fan_known;
     nd_loc loc;
 } ck_param;
@@ -335,6 +351,8 @@ typedef struct ck {
     ND_VEC(ck_copy) copies;
     ND_VEC(nd_loc) warned;
     ND_VEC(ck_said) said;
+    bool quiet;                      /* the last error was out already */
+    bool huge;                       /* a value is too large: said once */
     ND_VEC(const char *) streams;
     int depth, calls;
     bool const_only;                 /* only compile-time constants */
@@ -343,14 +361,22 @@ typedef struct ck {
 /* check.c: files, names, declarations */
 void ck_error(ck *c, nd_loc at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same, with `at` as the place even inside the library. */
+void ck_say(ck *c, nd_loc at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Belongs to the error before it. */
+void ck_note(ck *c, nd_loc at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 void ck_later(ck *c, nd_loc at, const char *what);   /* "not supported yet" */
 void ck_at(ck *c, nd_loc at);        /* where the next ops come from */
 const char *ck_type(ck *c, const nd_type *t);
 ck_var *ck_find_var(ck *c, const char *name);
 ck_bind *ck_find_bind(ck *c, const char *name);
 const ast_decl *ck_find_fn(ck *c, const char *name, ck_file **file);
-bool ck_find_let(ck *c, const char *name, nd_loc at, ck_val *out);
+bool ck_find_let(ck *c, const char *name, ck_val *out);
 void ck_unknown(ck *c, nd_loc at, const char *what, const char *name);
+/* The product of the sizes; false if it does not fit in 64 bits. */
+bool ck_count(int n, nd_axis *const *axis, int64_t *out);
 bool ck_axis_size(ck *c, ast_expr *e, int64_t *out);
 ck_bind *ck_declare_axis(ck *c, ast_name name, ast_expr *e, ck_bind **list);
 /* Spells out the axes of a bracket; false after an error. */
@@ -364,6 +390,8 @@ ck_val ck_tensor(nd_value *v);
 ck_val ck_expr(ck *c, ast_expr *e);
 ck_val ck_ew(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y);
 bool ck_is_value(ck *c, nd_loc at, ck_val x);    /* const or tensor */
+/* A literal. `h = 0` stays one in an outer repeat, where it is a tensor. */
+bool ck_weak(ck_val x);
 nd_value *ck_strong(ck *c, ck_val x, nd_dtype t);    /* tensor of dtype t */
 nd_dtype ck_dtype(ck_val x);
 int ck_class(nd_dtype t);            /* 0 bool, 1 integer, 2 float */
@@ -396,11 +424,14 @@ void ck_stmts(ck *c, const ast_stmts *body);
 ck_var *ck_assign(ck *c, ast_name name, ck_val v, bool let);
 
 /* check_train.c, check_plan.c: configuration */
-bool ck_cfg_num(ck *c, ast_expr *e, double *out);
+bool ck_cfg_num(ck *c, ast_expr *e, double *out);    /* finite */
+bool ck_cfg_at_least(ck *c, ast_expr *e, double lo, double *out);
 bool ck_cfg_int(ck *c, ast_expr *e, int64_t lo, int64_t *out);
 /* Sorts a call's arguments into slots by position or name. */
 bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
                  const char *const *names, int n, ast_expr **out);
+/* `word`, or an error where it is `word(args)`. */
+bool ck_cfg_word(ck *c, const ast_expr *e);
 void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
                    const char *const *cand, int n);
 bool ck_glob(const char *pattern, const char *text);

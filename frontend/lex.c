@@ -98,30 +98,68 @@ int yylex(YYSTYPE *val, nd_loc *loc, ast_parser *p)
         }
     }
     track(lx, t, *loc);
-    if (lx->stopped)
-        t = lx->last == NL || !lx->last ? YYEOF : NL;
+    if (lx->stopped)                 /* the reason is out: end in silence */
+        t = lx->last == YYerror ? YYEOF : YYerror;
     lx->last = t;
     return t;
 }
 
-void lex_skip_block(lexer *lx)
+/* Skips to the end of `depth` blocks. */
+static void skip_braces(lexer *lx, int depth)
 {
     YYSTYPE val;
     nd_loc loc;
-    int depth = 0;
-    for (int i = 0; i < lx->nest; i++)
-        depth += lx->open[i] == '{';
-    if (!depth)
-        return;
-    lx->held = 0;
     while (depth > 0 && !lx->stopped) {
         int t = lex_raw(&val, &loc, lx);
         if (t == YYEOF)
             lx->stopped = true;
         depth += t == '{' ? 1 : t == '}' ? -1 : 0;
     }
-    lx->nest = 0;
-    lx->last = NL;
+}
+
+void lex_skip_brace(lexer *lx)
+{
+    YYSTYPE val;
+    nd_loc loc;
+    int t = lx->held;
+    while (!t && !lx->stopped && (t = lex_raw(&val, &loc, lx)) == NL)
+        t = 0;
+    if (t == '{') {
+        lx->held = 0;
+        skip_braces(lx, 1);
+    } else if (t == YYEOF) {
+        lx->stopped = true;
+    } else if (!lx->held) {
+        lx->held = t;
+        lx->held_text = val.text;
+        lx->held_loc = loc;
+    }
+}
+
+void lex_skip_block(lexer *lx)
+{
+    int depth = 0;
+    for (int i = 0; i < lx->nest; i++)
+        depth += lx->open[i] == '{';
+    if (depth) {
+        lx->held = 0;
+        skip_braces(lx, depth);
+        lx->nest = 0;
+        lx->last = NL;
+    } else {
+        lex_skip_brace(lx);
+    }
+}
+
+bool lex_unclosed(const lexer *lx, nd_loc at, nd_loc *open)
+{
+    int line[2], col;
+    if (!in_parens(lx))
+        return false;
+    *open = lx->open_at[lx->nest - 1];
+    nd_line_col(lx->ctx, *open, &line[0], &col);
+    nd_line_col(lx->ctx, at, &line[1], &col);
+    return line[1] > line[0] || lx->last == NL;
 }
 
 ast_file *nd_parse(nd_ctx *c, int file)

@@ -7,8 +7,11 @@
 static const char help[] =
     "usage: ndc FILE [options]\n"
     "\n"
-    "FILE is a program (.nd) or a printed graph (.ndir). Without --emit, ndc\n"
-    "builds an executable.\n"
+    "FILE is a program (.nd), of which ndc builds an executable unless "
+    "--emit asks\n"
+    "for something else; or a printed graph (.ndir), which has no train and "
+    "plan\n"
+    "block: it can be printed, not built.\n"
     "\n"
     "  -o OUT             write OUT (default: the file's stem, or stdout)\n"
     "  --emit=FORM        print a form instead of building:\n"
@@ -18,11 +21,14 @@ static const char help[] =
     "                       schedule  the pipeline's timeline\n"
     "                       c         the generated program\n"
     "                       plan      memory, communication, bubble\n"
-    "  --mesh a=1,b=2     sizes of the plan's mesh axes\n"
-    "  --set axis=N       another size for an axis; may be repeated\n"
-    "  --plan FILE        use the plan block of FILE\n"
+    "  --mesh a=1,b=2     sizes of the plan's mesh axes (.nd only)\n"
+    "  --set axis=N       another size for an axis (.nd only); may be "
+    "repeated\n"
+    "  --plan FILE        use the plan block of FILE (.nd only)\n"
     "  --until=PASS       with --emit=ir: the graph after that pass\n"
-    "  --dump-after=PASS  print the graph after a pass, or after `all`\n"
+    "  --dump-after=PASS  print the graph after a pass, or after `all`; not "
+    "with\n"
+    "                     --emit=ast, with --emit=ir only up to --until\n"
     "  --verify-each      verify the graph after every pass\n"
     "  --werror           fail on warnings\n"
     "  --list-ops         the ops of the graph\n"
@@ -34,8 +40,8 @@ static const char help[] =
 
 static int usage(const char *what, const char *arg)
 {
-    fprintf(stderr, "ndc: error: %s%s%s; see ndc --help\n", what,
-            arg ? " " : "", arg ? arg : "");
+    fprintf(stderr, "ndc: error: %s%s%s%s; see ndc --help\n", what,
+            arg ? " `" : "", arg ? arg : "", arg ? "`" : "");
     return NDC_BAD_USAGE;
 }
 
@@ -67,7 +73,7 @@ static int informational(const char *a)
         ndc_list_passes(stdout);
     else
         return -1;
-    return fflush(stdout) ? NDC_BAD_USAGE : NDC_OK;
+    return fflush(stdout) ? NDC_BAD_INPUT : NDC_OK;
 }
 
 int main(int argc, char **argv)
@@ -95,7 +101,7 @@ int main(int argc, char **argv)
         else if (v && !strcmp(opts[k].name, "--set"))
             set[o.nset++] = v;
         else if (v && ndc_emit_find(v) <= 0)
-            rc = usage("no such form:", v);
+            rc = usage("no form is called", v);
         else if (v)
             o.emit = (ndc_emit)ndc_emit_find(v);
         else if (!strcmp(a, "--verify-each"))

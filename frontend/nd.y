@@ -224,6 +224,7 @@ stmts:
   | stmts stmt NL            { $$ = $1; ND_PUSH(A, $$, $2); }
   | stmts NL
   | stmts error NL           { $$ = $1;
+                               lex_skip_brace(p->lex);
                                if (p->ctx->nerrors > p->ctx->error_limit)
                                    YYABORT;
                                yyerrok; }
@@ -486,6 +487,21 @@ static const char *shown(ast_parser *p, yysymbol_kind_t s)
     return nd_fmt(A, "`%s`", n);
 }
 
+/* The token as it stands in the file. A `}` or the end of the file ends an
+ * open statement, and comes with an end of line that nobody wrote. */
+static const char *found(ast_parser *p, yysymbol_kind_t got, nd_loc at)
+{
+    const nd_file *f = &p->ctx->files.v[at.file - 1];
+    int n = at.end - at.begin > 40 ? 40 : (int)(at.end - at.begin);
+    if (got >= YYSYMBOL_NAME && got <= YYSYMBOL_STRING)
+        return nd_fmt(A, "`%.*s`", n, f->text + at.begin);
+    if (got == YYSYMBOL_NL && at.begin >= f->len)
+        return "end of file";
+    if (got == YYSYMBOL_NL && f->text[at.begin] == '}')
+        return "`}`";
+    return shown(p, got);
+}
+
 /* "unexpected X, expected Y or Z"; the list only when it is short enough to
  * help. */
 static int yyreport_syntax_error(const yypcontext_t *ctx, ast_parser *p)
@@ -494,7 +510,7 @@ static int yyreport_syntax_error(const yypcontext_t *ctx, ast_parser *p)
     yysymbol_kind_t want[ALL], got = yypcontext_token(ctx);
     int n = yypcontext_expected_tokens(ctx, want, ALL), m = 0;
     bool names = false;
-    nd_loc at = *yypcontext_location(ctx);
+    nd_loc at = *yypcontext_location(ctx), open;
     nd_buf b = {A, NULL, 0, 0};
     for (int i = 0; i < n; i++)
         names |= want[i] == YYSYMBOL_NAME;
@@ -504,12 +520,8 @@ static int yyreport_syntax_error(const yypcontext_t *ctx, ast_parser *p)
     if (got >= YYSYMBOL_RETURN && got <= YYSYMBOL_FALSE && names)
         nd_putf(&b, "`%s` is a reserved word and cannot stand here",
                 yysymbol_name(got));
-    else if (got >= YYSYMBOL_NAME && got <= YYSYMBOL_STRING)
-        nd_putf(&b, "unexpected `%.*s`",
-                at.end - at.begin > 40 ? 40 : (int)(at.end - at.begin),
-                p->ctx->files.v[at.file - 1].text + at.begin);
     else
-        nd_putf(&b, "unexpected %s", shown(p, got));
+        nd_putf(&b, "unexpected %s", found(p, got, at));
     if (m && m <= FEW)
         for (int i = 0; i < m; i++)
             nd_putf(&b, "%s%s", i == 0 ? ", expected "
@@ -518,5 +530,8 @@ static int yyreport_syntax_error(const yypcontext_t *ctx, ast_parser *p)
     if (got == YYSYMBOL_NL && m == 1 && yysymbol_name(want[0])[1] == '{')
         nd_put(&b, " on the same line");
     nd_error(p->ctx, at, "%s", b.s);
+    if (lex_unclosed(p->lex, at, &open))
+        nd_note(p->ctx, open, "`%c` is opened here",
+                p->ctx->files.v[open.file - 1].text[open.begin]);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "../passes/passes.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *const emit_names[] = {
     [NDC_EXE] = "exe", [NDC_AST] = "ast",           [NDC_IR] = "ir",
@@ -50,6 +51,102 @@ static const char *default_out(nd_arena *a, const char *file)
                              : nd_fmt(a, "%s.out", base);
 }
 
+static const nd_loc nowhere = {0, 0, 0};
+
+/* ---- options that do not go together ------------------------------------- */
+
+static bool known_pass(nd_ctx *c, const char *option, const char *name)
+{
+    static const char *const names[] = {
+#define PASS(name, fn, requires, ensures, summary) name,
+#include "../passes/passes.def"
+#undef PASS
+        "all",
+    };
+    enum { N = sizeof names / sizeof *names };
+    int n = strcmp(option, "--until") ? N : N - 1;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    const char *near = nd_nearest(name, names, n);
+    nd_error(c, nowhere, "%s: no pass is called `%s`%s%s%s", option, name,
+             near ? "; did you mean `" : "", near ? near : "",
+             near ? "`?" : "; see ndc --list-passes");
+    return false;
+}
+
+/* What would be ignored in silence is wrong usage. */
+static bool check_usage(nd_ctx *c, const ndc_options *o)
+{
+    bool runs = o->emit != NDC_AST && (o->emit != NDC_IR || o->until);
+    if (ends_with(o->file, ".ndir")) {
+        const char *option = o->nset ? "--set" : o->mesh ? "--mesh"
+                             : o->plan ? "--plan" : NULL;
+        if (option)
+            nd_error(c, nowhere, "%s is for programs; `%s` is a graph, whose "
+                     "sizes and plan are fixed", option, o->file);
+    }
+    if (o->until && o->emit != NDC_IR)
+        nd_error(c, nowhere, "--until goes with --emit=ir only");
+    if (o->dump_after && !runs)
+        nd_error(c, nowhere, "--dump-after: --emit=%s runs no pass",
+                 emit_names[o->emit]);
+    if (o->until)
+        known_pass(c, "--until", o->until);
+    if (o->dump_after)
+        known_pass(c, "--dump-after", o->dump_after);
+    return !c->nerrors;
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+/* Would writing `path` destroy a file that was read? */
+static bool is_source(nd_ctx *c, const char *path)
+{
+    struct stat out, in;
+    if (stat(path, &out))
+        return false;
+    for (int i = 0; i < c->files.n; i++)
+        if (!stat(c->files.v[i].name, &in) && in.st_dev == out.st_dev &&
+            in.st_ino == out.st_ino) {
+            nd_error(c, nowhere, "`%s` is the source file `%s`; choose "
+                     "another output", path, c->files.v[i].name);
+            return true;
+        }
+    return false;
+}
+
+static bool is_folder(nd_ctx *c, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) || !S_ISDIR(st.st_mode))
+        return false;
+    nd_error(c, nowhere, "cannot write `%s`: it is a folder", path);
+    return true;
+}
+
+/* OUT.c is not what the user named: only ndc's own file gives way. The header
+ * of every generated program says whose it is. */
+static bool is_foreign(nd_ctx *c, const char *path)
+{
+    char head[4096];
+    struct stat st;
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || !st.st_size)
+        return false;
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f)
+        fclose(f);
+    head[n] = 0;
+    const char *mark = strstr(head, "compiled by ndc");
+    const char *end = strstr(head, "*/");
+    if (!strncmp(head, "/*", 2) && mark && (!end || mark < end))
+        return false;
+    nd_error(c, nowhere, "`%s` exists and was not written by ndc; the program "
+             "is kept there: choose another output with -o", path);
+    return true;
+}
+
 static int write_text(nd_ctx *c, const char *path, const nd_buf *b)
 {
     FILE *f = path ? fopen(path, "w") : stdout;
@@ -59,9 +156,8 @@ static int write_text(nd_ctx *c, const char *path, const nd_buf *b)
         ok = !fclose(f) && ok;
     if (ok)
         return NDC_OK;
-    nd_error(c, (nd_loc){0, 0, 0}, "cannot write `%s`",
-             path ? path : "stdout");
-    return NDC_BAD_USAGE;
+    nd_error(c, nowhere, "cannot write `%s`", path ? path : "stdout");
+    return NDC_BAD_INPUT;
 }
 
 /* Fills `text`, or builds; false after errors. */
@@ -73,10 +169,15 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
     if (o->emit == NDC_AST) {
         ast_file *f = graph ? NULL : nd_parse(c, file);
         if (graph)
-            nd_error(c, (nd_loc){0, 0, 0}, "a graph has no syntax tree");
+            nd_error(c, nowhere, "a graph has no syntax tree");
         if (f)
             ast_print(text, f);
         return f != NULL;
+    }
+    if (graph && o->emit == NDC_EXE) {
+        nd_error(c, nowhere, "`%s` is a graph and has no train block; an "
+                 "executable is built from a program (.nd)", o->file);
+        return false;
     }
     nd_module *m = graph ? nd_parse_ir(c, file) : nd_frontend(c, file, &fo);
     if (!m || ((graph || o->verify_each) && !nd_verify(m)))
@@ -106,10 +207,17 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 
 static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
 {
+    const char *out = o->out;
+    if (o->emit == NDC_EXE && !out)
+        out = default_out(c->arena, o->file);
+    if (out && (is_source(c, out) || is_folder(c, out)))
+        return NDC_BAD_INPUT;
     if (o->emit != NDC_EXE)
-        return write_text(c, o->out, text);
-    return cg_build(c, text->s, o->out ? o->out
-                                       : default_out(c->arena, o->file));
+        return write_text(c, out, text);
+    const char *c_path = nd_fmt(c->arena, "%s.c", out);
+    if (is_source(c, c_path) || is_foreign(c, c_path))
+        return NDC_BAD_INPUT;
+    return cg_build(c, text->s, out);
 }
 
 /* The two severities have the same values; the types differ so that ndc.h
@@ -136,15 +244,18 @@ int ndc_compile(const ndc_options *o)
     }
     nd_buf text = {c->arena, NULL, 0, 0};
     nd_put(&text, "");
-    int file = nd_read_file(c, o->file);
-    if (!file) {
-        nd_error(c, (nd_loc){0, 0, 0}, "cannot read `%s`", o->file);
+    bool usable = check_usage(c, o);
+    int file = usable ? nd_read_file(c, o->file) : 0;
+    if (!usable) {
         rc = NDC_BAD_USAGE;
+    } else if (!file) {
+        nd_error(c, nowhere, "cannot read `%s`", o->file);
+        rc = NDC_BAD_INPUT;
     } else if (!produce(c, o, file, &text)) {
         rc = c->nerrors ? NDC_BAD_INPUT : NDC_BUG;
         if (!c->nerrors)
-            nd_error(c, (nd_loc){0, 0, 0}, "internal error: a stage failed "
-                     "without saying why");
+            nd_error(c, nowhere, "internal error: a stage failed without "
+                     "saying why");
     } else if (c->nerrors || (c->werror && c->nwarnings)) {
         rc = NDC_BAD_INPUT;
     } else {

@@ -310,7 +310,7 @@ const char *nd_nearest(const char *name, const char *const *cand, int n)
 {
     const char *best = NULL;
     size_t len = strlen(name);
-    int limit = len <= 2 ? 1 : len <= 6 ? 2 : 3;
+    int limit = len <= 4 ? 1 : len < 9 ? (int)len / 3 : 3;
     if (len > NEAR_MAX)
         return NULL;
     for (int i = 0; i < n; i++) {
