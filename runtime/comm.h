@@ -61,6 +61,9 @@ typedef struct ndrt_comm_ops {
 struct ndrt_comm {
     const ndrt_comm_ops *ops;
     int rank, size;
+    int cpus;                     /* that each rank may keep busy; the same on
+                                     all, for the bits of a product may depend
+                                     on it; 0: fewer than one */
     char error[256];
 };
 
@@ -75,7 +78,7 @@ void ndrt_world_free(ndrt_world *w);
 
 /* ---- comm_mpi.c, loaded with dlopen ----------------------------------- */
 
-enum { NDRT_PLUGIN_VERSION = 1 };
+enum { NDRT_PLUGIN_VERSION = 2 };
 /* `fold` is handed over because the plug-in links to nothing of ours. */
 typedef ndrt_status ndrt_mpi_open_fn(int version, ndrt_fold_fn *fold,
                                      ndrt_comm **comm, char *error,

@@ -6,12 +6,14 @@
  * result goes straight to all buffers and nothing is copied twice.
  *
  * Waiting means sleeping on a condition variable, never spinning: two cores
- * may host 64 ranks. A failing rank sets `stopped` and wakes every sleeper.
+ * may host 64 ranks. Sleepers are woken when the lock is free, or they would go
+ * back to sleep on it. A failing rank sets `stopped` and wakes every sleeper.
  */
 #include "comm.h"
 #include "ndrt_internal.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +66,13 @@ static const ndrt_comm_ops local_ops;
 
 /* ---- making and freeing ----------------------------------------------- */
 
+static int allowed_cpus(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
 ndrt_world *ndrt_world_new(int size)
 {
     ndrt_world *w = calloc(1, sizeof *w);
@@ -82,11 +91,12 @@ ndrt_world *ndrt_world_new(int size)
         free(w);
         return NULL;
     }
+    int cpus = allowed_cpus() / size;
     for (int i = 0; i < size; i++) {
         pthread_mutex_init(&w->box[i].lock, NULL);
         pthread_cond_init(&w->box[i].changed, NULL);
         w->comm[i].base = (ndrt_comm){.ops = &local_ops, .rank = i,
-                                      .size = size};
+                                      .size = size, .cpus = cpus};
         w->comm[i].world = w;
         w->comm[i].src = src + (size_t)i * (size_t)size;
     }
@@ -180,7 +190,9 @@ static ndrt_status wait_all(ndrt_comm *c, meeting *m)
     if (++m->arrived == m->n) {
         m->arrived = 0;
         m->generation++;
+        pthread_mutex_unlock(&m->lock);
         pthread_cond_broadcast(&m->all_here);
+        return NDRT_OK;
     }
     while (m->generation == generation && !atomic_load(&w->stopped))
         pthread_cond_wait(&m->all_here, &m->lock);
@@ -324,6 +336,7 @@ static ndrt_status local_recv(ndrt_comm *c, int from, void *x, size_t bytes)
     ndrt_world *w = ((local_comm *)c)->world;
     mailbox *b = &w->box[c->rank];
     ndrt_status s = NDRT_OK;
+    bool took = false;
     parcel *p;
 
     pthread_mutex_lock(&b->lock);
@@ -339,10 +352,11 @@ static ndrt_status local_recv(ndrt_comm *c, int from, void *x, size_t bytes)
         if (bytes)
             memcpy(x, p->x, bytes);
         unlink_parcel(b, p);
-        p->taken = true;
-        pthread_cond_broadcast(&b->changed);
+        p->taken = took = true;
     }
     pthread_mutex_unlock(&b->lock);
+    if (took)
+        pthread_cond_broadcast(&b->changed);
     return s;
 }
 

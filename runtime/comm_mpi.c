@@ -12,6 +12,7 @@
 #include "comm.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -406,6 +407,29 @@ static int64_t chunk_size(int size)
     return chunk;
 }
 
+/* A launcher may bind each rank to CPUs of its own or let all roam: the ranks
+ * of a host share what any of them may use, but none leaves its own. Hosts may
+ * differ; the least counts. */
+static int cpus_per_rank(int rank)
+{
+    cpu_set_t mine, host;
+    MPI_Comm local;
+    int ranks, cpus;
+
+    CPU_ZERO(&mine);
+    sched_getaffinity(0, sizeof mine, &mine);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank,
+                        MPI_INFO_NULL, &local);
+    MPI_Comm_size(local, &ranks);
+    MPI_Allreduce(&mine, &host, (int)sizeof mine, MPI_BYTE, MPI_BOR, local);
+    MPI_Comm_free(&local);
+    cpus = CPU_COUNT(&host) / ranks;
+    if (cpus > CPU_COUNT(&mine))
+        cpus = CPU_COUNT(&mine);
+    MPI_Allreduce(MPI_IN_PLACE, &cpus, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    return cpus;
+}
+
 ndrt_mpi_open_fn ndrt_mpi_open;
 
 ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, ndrt_comm **comm,
@@ -429,7 +453,8 @@ ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, ndrt_comm **comm,
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    m->base = (ndrt_comm){.ops = &mpi_ops, .rank = rank, .size = size};
+    m->base = (ndrt_comm){.ops = &mpi_ops, .rank = rank, .size = size,
+                          .cpus = cpus_per_rank(rank)};
     m->fold = fold;
     m->chunk = chunk_size(size);
     m->src = calloc((size_t)size, sizeof *m->src);

@@ -12,12 +12,8 @@
 #include "ndrt_internal.h"
 #include "ndrt_math.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 int64_t ndrt_batch_size(const ndrt_program *p)
 {
@@ -112,44 +108,21 @@ static ndrt_status text_length(ndrt_rank *r, int64_t *length)
     return NDRT_OK;
 }
 
-static ndrt_status map_text(ndrt_rank *r, const char *path, ndrt_text *t)
-{
-    struct stat sb;
-    void *map = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0 || fstat(fd, &sb) < 0)
-        goto failed;
-    if (S_ISDIR(sb.st_mode)) {
-        errno = EISDIR;
-        goto failed;
-    }
-    if (sb.st_size > 0)
-        map = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED)
-        goto failed;
-    close(fd);
-    t->map = map;
-    t->bytes = (size_t)sb.st_size;
-    return NDRT_OK;
-
-failed:
-    ndrt_fail(r, NDRT_EINPUT, "cannot read the data file \"%s\": %s", path,
-              strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    return NDRT_EINPUT;
-}
-
 static ndrt_status open_text(ndrt_rank *r, ndrt_data *d)
 {
     ndrt_text *t = &d->text;
+    char error[sizeof r->state->error];
+    void *map;
     ndrt_status s = text_length(r, &t->t);
 
-    if (s == NDRT_OK)
-        s = map_text(r, d->path, t);
-    if (s != NDRT_OK || t->t == 0)
+    if (s != NDRT_OK)
         return s;
+    s = ndrt_map_file(d->path, &map, &t->bytes, error, sizeof error);
+    t->map = map;
+    if (s != NDRT_OK)
+        return ndrt_fail(r, s, "%s", error);
+    if (t->t == 0)
+        return NDRT_OK;
     if (t->bytes < (size_t)t->t + 1)
         return ndrt_fail(r, NDRT_EINPUT, "the data file \"%s\" has %zu bytes; "
                          "windows of %lld need at least %lld", d->path,

@@ -7,6 +7,40 @@
  */
 #include "ndrt_internal.h"
 
+#include <dlfcn.h>
+#include <string.h>
+
+/* ---- threads ---------------------------------------------------------- */
+
+int ndrt_threads(const ndrt_rank *r)
+{
+    int64_t asked = r->state->config->threads;
+    int cpus = r->state->comm->cpus;
+
+    if (asked > 0)
+        return (int)asked;
+    return cpus > 1 ? cpus : 1;
+}
+
+/* Found at run time: a library may be built without OpenMP, and OpenBLAS has a
+ * pool of its own. OpenMP's number is one of the calling thread, the rank. */
+void ndrt_set_threads(const ndrt_rank *r)
+{
+    static const char *const names[] = {"omp_set_num_threads",
+                                        "openblas_set_num_threads"};
+
+    for (int i = 0; i < 2; i++) {
+        void *f = dlsym(RTLD_DEFAULT, names[i]);
+        void (*set)(int);
+        if (!f)
+            continue;
+        memcpy(&set, &f, sizeof set);
+        set(ndrt_threads(r));
+    }
+}
+
+/* ---- products --------------------------------------------------------- */
+
 /* Below this many multiplications the loop is faster (measured: oneDNN needs
  * about 0.5 us per call, the loop 0.4 ns per multiplication). */
 enum { SMALL = 1024 };
@@ -38,9 +72,12 @@ static matrix tidy(matrix a)
     return a;
 }
 
-/* One stride is 1, the other leaves no overlap. */
+/* One stride is 1, the other leaves no overlap. Not a vector: it gains nothing
+ * from a library, and oneDNN 3.7 computes some strided ones wrongly. */
 static bool usable(const matrix *a, bool *trans, int64_t *ld)
 {
+    if (a->rows == 1 || a->cols == 1)
+        return false;
     *trans = a->c != 1;
     *ld = *trans ? a->c : a->r;
     return *trans ? a->r == 1 && a->c >= a->rows : a->r >= a->cols;

@@ -1,32 +1,16 @@
 /* gemm_blas.c - matrix products by a CBLAS; built where oneDNN is missing.
- * OpenBLAS keeps its own threads and buffers; each rank is a thread already,
- * so it is told to use one.
+ * OpenBLAS keeps its own threads and buffers, shared by the ranks of a process.
  */
 #include "ndrt_internal.h"
 
 #include <cblas.h>
-#include <dlfcn.h>
 #include <limits.h>
-#include <string.h>
 
 const char ndrt_mm_name[] = "CBLAS";
 
-static void one_thread(const char *name)
-{
-    void *f = dlsym(RTLD_DEFAULT, name);
-    void (*set)(int);
-
-    if (f) {
-        memcpy(&set, &f, sizeof set);
-        set(1);
-    }
-}
-
 ndrt_status ndrt_mm_open(ndrt_rank *r)
 {
-    (void)r;
-    one_thread("openblas_set_num_threads");
-    one_thread("omp_set_num_threads");
+    ndrt_set_threads(r);
     return NDRT_OK;
 }
 

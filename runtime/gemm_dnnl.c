@@ -2,11 +2,9 @@
  *
  * A primitive is made once per shape and rank, then found in a hash table. Its
  * scratchpad is ours: one buffer per rank, as large as the greediest needs.
- * Ranks are threads already, so inside oneDNN's OpenMP each uses one thread.
  */
 #include "ndrt_internal.h"
 
-#include <dlfcn.h>
 #include <dnnl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,24 +212,12 @@ static dnnl_status_t find(ndrt_mm *mm, const ndrt_mm_key *key, product **out)
     return dnnl_success;
 }
 
-/* Found at run time, as oneDNN may be built without OpenMP. */
-static void one_thread(void)
-{
-    void *f = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
-    void (*set)(int);
-
-    if (f) {
-        memcpy(&set, &f, sizeof set);
-        set(1);
-    }
-}
-
 ndrt_status ndrt_mm_open(ndrt_rank *r)
 {
     ndrt_mm *mm = calloc(1, sizeof *mm);
 
     r->state->mm = mm;
-    one_thread();
+    ndrt_set_threads(r);
     if (!mm || dnnl_engine_create(&mm->engine, dnnl_cpu, 0) ||
         dnnl_stream_create(&mm->stream, mm->engine,
                            dnnl_stream_default_flags))

@@ -10,7 +10,6 @@
 #include "ndrt_internal.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 
 struct ndrt_log {
     FILE *json;
+    int json_errno;               /* of the first write that failed */
     bool terminal, open_line;     /* a bar that waits to be overwritten */
     double begin, last;           /* seconds; begin: after the first step */
     int64_t first;                /* the step that `begin` ended */
@@ -53,19 +53,27 @@ ndrt_status ndrt_log_open(ndrt_rank *r)
     return NDRT_OK;
 }
 
-void ndrt_log_close(ndrt_rank *r)
+/* A full disk is told here, at the end: the weights are worth more than the
+ * lines. */
+ndrt_status ndrt_log_close(ndrt_rank *r)
 {
     ndrt_log *l = r->state->log;
+    int error;
 
     if (!l)
-        return;
+        return NDRT_OK;
     if (l->open_line)
         putchar('\n');
     fflush(stdout);
-    if (l->json)
-        fclose(l->json);
+    error = l->json_errno;
+    if (l->json && fclose(l->json) != 0 && !error)
+        error = errno;
     free(l);
     r->state->log = NULL;
+    if (!error)
+        return NDRT_OK;
+    return ndrt_fail(r, NDRT_EINPUT, "cannot write the log \"%s\": %s",
+                     r->state->config->log_path, strerror(error));
 }
 
 /* A message of its own line, below a bar that may be there. */
@@ -123,12 +131,14 @@ static void print_line(ndrt_log *l, const ndrt_step_line *s, int64_t steps,
     fflush(stdout);
 }
 
-static void print_json(FILE *f, const ndrt_step_line *s, double rate)
+static void print_json(ndrt_log *l, const ndrt_step_line *s, double rate)
 {
-    fprintf(f, "{\"step\":%lld,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,"
-            "\"tokens\":%lld,\"tokens_per_s\":%.6g}\n", (long long)s->step,
-            s->loss, s->grad_norm, s->lr, (long long)s->tokens, rate);
-    fflush(f);
+    fprintf(l->json, "{\"step\":%lld,\"loss\":%.9g,\"grad_norm\":%.9g,"
+            "\"lr\":%.9g,\"tokens\":%lld,\"tokens_per_s\":%.6g}\n",
+            (long long)s->step, s->loss, s->grad_norm, s->lr,
+            (long long)s->tokens, rate);
+    if (fflush(l->json) != 0 && !l->json_errno)
+        l->json_errno = errno;
 }
 
 void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
@@ -154,7 +164,7 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
     print_eta(eta, per_step * (double)(steps - s->step));
     print_line(l, s, steps, rate, eta);
     if (l->json)
-        print_json(l->json, s, rate);
+        print_json(l, s, rate);
     if (!r->state->scratch_told) {
         ndrt_bytes(text, scratch);
         ndrt_log_note(r, "library scratch beside the arena: %s per rank (%s)",
@@ -188,17 +198,10 @@ void ndrt_bytes(char out[24], size_t bytes)
     snprintf(out, 24, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
 }
 
-static int allowed_cpus(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-}
-
 void ndrt_banner(ndrt_rank *r, bool local)
 {
     const ndrt_program *p = r->program;
-    int ranks = ndrt_mesh_ranks(p), cpus = allowed_cpus();
+    int ranks = ndrt_mesh_ranks(p), threads = ndrt_threads(r);
     char text[24];
 
     if (r->rank != 0)
@@ -207,8 +210,11 @@ void ndrt_banner(ndrt_rank *r, bool local)
     for (int a = 0; a < p->nmesh; a++)
         fprintf(stderr, "%s%s=%d", a ? ", " : " (", p->mesh_name[a],
                 p->mesh_size[a]);
-    fprintf(stderr, "%s as %s\n", p->nmesh ? ")" : "",
+    fprintf(stderr, "%s as %s", p->nmesh ? ")" : "",
             local ? "threads of this process" : "MPI processes");
+    if (threads > 1)
+        fprintf(stderr, ", %d threads per rank", threads);
+    fputc('\n', stderr);
     for (int s = 0; s < p->nstages; s++) {
         ndrt_bytes(text, p->stages[s].arena_bytes);
         fprintf(stderr, "%s: ", p->name);
@@ -217,7 +223,7 @@ void ndrt_banner(ndrt_rank *r, bool local)
         fprintf(stderr, "arena %s per rank (%zu bytes)\n", text,
                 p->stages[s].arena_bytes);
     }
-    if (local && cpus > 0 && ranks > cpus)
-        fprintf(stderr, "%s: note: %d ranks share %d CPU%s\n", p->name, ranks,
-                cpus, cpus == 1 ? "" : "s");
+    if (r->state->comm->cpus == 0)
+        fprintf(stderr, "%s: note: there are more ranks than CPUs\n",
+                p->name);
 }

@@ -39,6 +39,18 @@ static void read_fail_at(ndrt_rank *r)
         r->state->fail_at = strtoll(end + 1, NULL, 10);
 }
 
+/* Better now than after the training. Rank 0 alone will write. */
+static ndrt_status check_save(ndrt_rank *r)
+{
+    const char *path = r->state->config->save_path;
+    char error[sizeof r->state->error];
+
+    if (!path || r->rank != 0)
+        return NDRT_OK;
+    ndrt_status s = ndrt_check_target(path, error, sizeof error);
+    return s == NDRT_OK ? s : ndrt_fail(r, s, "%s", error);
+}
+
 static ndrt_status set_up(ndrt_rank *r)
 {
     const ndrt_train *t = &r->state->config->train;
@@ -48,6 +60,8 @@ static ndrt_status set_up(ndrt_rank *r)
         s = ndrt_mm_open(r);
     if (s == NDRT_OK)
         s = ndrt_log_open(r);
+    if (s == NDRT_OK)
+        s = check_save(r);
     if (s == NDRT_OK)
         s = ndrt_data_open(r);
     if (s != NDRT_OK)
@@ -63,10 +77,10 @@ static ndrt_status work(ndrt_rank *r)
 
     if (s == NDRT_OK && c->save_path)
         s = ndrt_save(r, c->save_path);
-    ndrt_log_close(r);
+    ndrt_status logged = ndrt_log_close(r);
     if (s == NDRT_OK && c->generate)
         s = ndrt_generate(r, stdout);
-    return s;
+    return s == NDRT_OK ? ndrt_agree(r, logged) : s;
 }
 
 static void report(ndrt_rank *r, ndrt_status s)
@@ -167,6 +181,16 @@ ndrt_status ndrt_run_local(const ndrt_program *p, const ndrt_config *config)
     return s;
 }
 
+/* An earlier line may be the one that was lost. */
+static ndrt_status check_output(const ndrt_program *p)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return NDRT_OK;
+    fprintf(stderr, "%s: error: cannot write to the standard output\n",
+            p->name);
+    return NDRT_EINPUT;
+}
+
 int ndrt_main(const ndrt_program *p, int argc, char **argv)
 {
     bool launched = ndrt_under_launcher();
@@ -181,7 +205,7 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
     if (s == NDRT_OK && !config.done)
         s = launched ? ndrt_run_mpi(p, &config)
                      : ndrt_run_local(p, &config);
-    if (fflush(stdout) != 0 && s == NDRT_OK)
-        s = NDRT_EINPUT;
+    if (s == NDRT_OK)
+        s = check_output(p);
     return s == NDRT_ESTOPPED ? (int)NDRT_EINPUT : (int)s;
 }

@@ -161,6 +161,8 @@ typedef struct ndrt_train {
     double beta1, beta2, eps, weight_decay, momentum;
     bool nesterov;
     int64_t warmup, steps;
+    double decay_fraction;        /* wsd: the last part of the steps; 0 means
+                                     0.2, negative: none */
     double clip;                  /* 0: off */
     uint64_t seed;
     int64_t eval_every, eval_batches;

@@ -18,6 +18,7 @@ typedef struct ndrt_config {
     const char *log_path, *save_path, *generate;
     int64_t tokens;               /* to generate */
     double temperature;
+    int64_t threads;              /* per rank; 0: share out the CPUs */
     bool done;                    /* --help or --version: nothing to run */
 } ndrt_config;
 
@@ -135,6 +136,12 @@ ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
                             uint32_t stages);
 void ndrt_group_free(ndrt_group *g);
 
+/* ---- gemm.c ----------------------------------------------------------- */
+
+/* Threads that each rank computes its products with. */
+int ndrt_threads(const ndrt_rank *r);
+void ndrt_set_threads(const ndrt_rank *r);     /* for the calling rank */
+
 /* ---- gemm_dnnl.c or gemm_blas.c --------------------------------------- */
 
 /* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
@@ -149,6 +156,17 @@ ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const float *a,
 size_t ndrt_mm_scratch(const ndrt_rank *r);        /* bytes */
 void ndrt_mm_close(ndrt_rank *r);
 extern const char ndrt_mm_name[];
+
+/* ---- files.c: only regular files ---------------------------------------- */
+
+/* The whole file; NULL and 0 if it is empty. error[] names the path. */
+ndrt_status ndrt_map_file(const char *path, void **map, size_t *bytes,
+                          char *error, size_t error_size);
+/* Can a file be written and then take the name `path`? */
+ndrt_status ndrt_check_target(const char *path, char *error,
+                              size_t error_size);
+/* What it is called until then; malloc'ed, NULL: no memory. */
+char *ndrt_tmp_name(const char *path);
 
 /* ---- safetensors.c: the file format ----------------------------------- */
 
@@ -279,7 +297,7 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s);
 void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches);
 void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-void ndrt_log_close(ndrt_rank *r);
+ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */
 void ndrt_banner(ndrt_rank *r, bool local);
 void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
 

@@ -158,15 +158,24 @@ static inline float nd_max(float a, float b)
     return a > b ? a : b;
 }
 
+/* Floor of a / b; 0 where b is 0, and INT32_MIN where INT32_MIN is divided by
+ * -1: data must not end a program. The quotient is taken in double, which
+ * processors divide several of at once: it is off by less than 2^-22 / |b| and
+ * a fraction is 1 / |b| away from a whole number, so the floor is exact. */
 static inline int32_t nd_floordiv(int32_t a, int32_t b)
 {
-    int32_t q = a / b;
-    return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+    int32_t d = b == 0 || b == -1 ? 1 : b;
+    int32_t q = (int32_t)floor((double)a / (double)d);
+    int32_t minus = (int32_t)(0u - (uint32_t)a);
+    q = b == -1 ? minus : q;
+    return b == 0 ? 0 : q;
 }
 
+/* a - b * floor(a / b); 0 where b is 0. */
 static inline int32_t nd_floormod(int32_t a, int32_t b)
 {
-    return a - b * nd_floordiv(a, b);
+    uint32_t m = (uint32_t)a - (uint32_t)b * (uint32_t)nd_floordiv(a, b);
+    return b == 0 ? 0 : (int32_t)m;
 }
 
 /* Philox4x32-10 (Salmon et al., SC'11). A draw is a pure function of

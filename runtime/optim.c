@@ -23,11 +23,21 @@ static double progress(int64_t t, int64_t from, int64_t to)
     return t <= from ? 0.0 : (double)(t - from) / (double)(to - from);
 }
 
+/* The update after which wsd decays. Steps may have been changed since the
+ * fraction was made of a whole number: the slack undoes its rounding. */
+static int64_t decay_from(const ndrt_train *t)
+{
+    double part = t->decay_fraction == 0.0 ? 0.2 : t->decay_fraction;
+    double length = floor(part * (double)t->steps + 1e-6);
+    int64_t from = t->steps - (length > 0.0 ? (int64_t)length : 0);
+
+    return from < t->warmup ? t->warmup : from;
+}
+
 double ndrt_lr(const ndrt_train *t, int64_t update)
 {
     const double pi = 3.14159265358979323846;
     double span = t->lr - t->lr_min;
-    int64_t last_fifth = t->steps - t->steps / 5;
 
     if (t->warmup > 0 && update <= t->warmup)
         return t->lr * (double)update / (double)t->warmup;
@@ -41,10 +51,10 @@ double ndrt_lr(const ndrt_train *t, int64_t update)
         return t->lr_min +
                span * (1.0 - progress(update, t->warmup, t->steps));
     case NDRT_LR_WSD:
-        if (last_fifth < t->warmup)
-            last_fifth = t->warmup;
+        if (t->decay_fraction < 0.0)
+            break;
         return t->lr_min +
-               span * (1.0 - progress(update, last_fifth, t->steps));
+               span * (1.0 - progress(update, decay_from(t), t->steps));
     }
     return t->lr;
 }

@@ -10,33 +10,55 @@
 
 #define NDRT_VERSION "0.1"
 
-enum { DEFAULT_TOKENS = 200 };
+enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 
 typedef enum {
     STEPS, DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE, GENERATE, TOKENS,
-    TEMPERATURE, HELP, VERSION, NOPTIONS
+    TEMPERATURE, THREADS, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
     const char *name, *value, *help;
 } options[NOPTIONS] = {
     [STEPS] = {"--steps", "N", "training steps; 0 trains nothing"},
-    [DATA] = {"--data", "FILE", "training data: text, or arrays in a "
+    [DATA] = {"--data", "FILE", "training data: bytes of text, or arrays in a "
               ".safetensors file"},
-    [SEED] = {"--seed", "N", "of initial values, dropout, generation"},
-    [LR] = {"--lr", "X", "peak learning rate"},
+    [SEED] = {"--seed", "N", "of initial values, dropout, made-up data and "
+              "--generate"},
+    [LR] = {"--lr", "X", "peak learning rate; its schedule stays"},
     [WARMUP] = {"--warmup", "N", "steps until the peak"},
-    [CLIP] = {"--clip", "X", "limit of the gradient norm; 0: none"},
+    [CLIP] = {"--clip", "X", "limit of the global gradient norm; 0: none"},
     [LOG] = {"--log", "FILE", "write a JSON object per step"},
     [LOAD] = {"--load", "FILE", "start from these weights (.safetensors)"},
-    [SAVE] = {"--save", "FILE", "write the weights at the end"},
-    [GENERATE] = {"--generate", "TEXT", "continue this text at the end"},
+    [SAVE] = {"--save", "FILE", "write the weights at the end "
+              "(.safetensors)"},
+    [GENERATE] = {"--generate", "TEXT", "continue this text, after training "
+                  "and saving"},
     [TOKENS] = {"--tokens", "N", "bytes to generate (200)"},
-    [TEMPERATURE] = {"--temperature", "X", "0: always the likeliest byte "
-                     "(1)"},
+    [TEMPERATURE] = {"--temperature", "X", "of --generate; 0: always the "
+                     "likeliest byte (1)"},
+    [THREADS] = {"--threads", "N", "threads per rank for matrix products; "
+                 "0: the CPUs by the\n                       ranks of this "
+                 "host (0)"},
     [HELP] = {"--help", NULL, "this text"},
     [VERSION] = {"--version", NULL, "print the version"},
 };
+
+/* What the train block of the source says, which options override. */
+static void print_defaults(const ndrt_train *t, FILE *out)
+{
+    fprintf(out, "\nThe source has --steps %lld --seed %llu --lr %g --warmup "
+            "%lld --clip %g\n", (long long)t->steps,
+            (unsigned long long)t->seed, t->lr, (long long)t->warmup, t->clip);
+    if (t->data_path)
+        fprintf(out, "--data %s", t->data_path);
+    else
+        fputs(t->data == NDRT_DATA_SYNTHETIC ? "made-up data" : "no data",
+              out);
+    if (t->load_path)
+        fprintf(out, " --load %s", t->load_path);
+    fputs("; what is not given here stays so.\n", out);
+}
 
 static void print_help(const ndrt_program *p, FILE *out)
 {
@@ -53,9 +75,13 @@ static void print_help(const ndrt_program *p, FILE *out)
                  options[i].value ? options[i].value : "");
         fprintf(out, "  %-20s %s\n", left, options[i].help);
     }
-    fprintf(out, "\nWithout options the train block of the source decides. "
-            "Exit status: 0 done,\n1 bad data or a failed run, 2 wrong "
-            "usage, 3 internal error.\n");
+    print_defaults(&p->train, out);
+    fputs("With threads, where other programs want the CPUs too, set "
+          "GOMP_SPINCOUNT=1000 in\nthe environment: they spin no longer than "
+          "that for each other.\n", out);
+    fprintf(out, "--name=VALUE works too. Exit status: 0 done, 1 bad data, a "
+            "file that cannot be\nread or written, or a run that is not "
+            "finite; 2 wrong usage; 3 internal error.\n");
 }
 
 /* ---- reading values --------------------------------------------------- */
@@ -144,6 +170,8 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return to_int(v, 0, &c->tokens);
     case TEMPERATURE:
         return to_double(v, &c->temperature);
+    case THREADS:
+        return to_int(v, 0, &c->threads) && c->threads <= MOST_THREADS;
     case HELP:
     case VERSION:
     case NOPTIONS:

@@ -6,17 +6,17 @@
  *     data      offsets count from here
  *
  * Nothing in a header is trusted: sizes are multiplied with overflow checks
- * and must equal the offsets' difference, which must lie inside the file.
+ * and must equal the offsets' difference. Together the tensors cover the data
+ * exactly, without a gap, an overlap or a rest; the header may list them in any
+ * order.
  */
 #include "ndrt_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_HEADER = 100 * 1024 * 1024 };
@@ -118,14 +118,85 @@ static ndrt_status read_tensor(reader *rd, ndrt_st_tensor *t, const json_t *j,
     return NDRT_OK;
 }
 
+static ndrt_status check_metadata(reader *rd, const json_t *j)
+{
+    const char *key;
+    json_t *v;
+    bool ok = json_is_object(j);
+
+    json_object_foreach((json_t *)j, key, v)
+        ok = ok && json_is_string(v);
+    return ok ? NDRT_OK : BAD(rd, "\"%s\": __metadata__ is not an object of "
+                              "strings", rd->path);
+}
+
+static ndrt_status read_entries(reader *rd, const unsigned char *data,
+                                uint64_t avail)
+{
+    ndrt_st_file *f = rd->f;
+    ndrt_status s = NDRT_OK;
+    const char *name;
+    json_t *j;
+
+    json_object_foreach((json_t *)f->header, name, j) {
+        if (strcmp(name, "__metadata__") == 0) {
+            s = check_metadata(rd, j);
+        } else {
+            f->t[f->n].name = name;
+            s = read_tensor(rd, &f->t[f->n], j, data, avail);
+            f->n++;
+        }
+        if (s != NDRT_OK)
+            break;
+    }
+    return s;
+}
+
+static size_t bytes_of(const ndrt_st_tensor *t)
+{
+    size_t n = types[t->type].size;
+
+    for (int a = 0; a < t->naxes; a++)
+        n *= (size_t)t->shape[a];
+    return n;
+}
+
+/* By place in the data; an empty tensor before the one that begins there. */
+static int by_place(const void *a, const void *b)
+{
+    const ndrt_st_tensor *x = a, *y = b;
+
+    if (x->data != y->data)
+        return x->data < y->data ? -1 : 1;
+    return (bytes_of(x) > 0) - (bytes_of(y) > 0);
+}
+
+static ndrt_status check_cover(reader *rd, const unsigned char *data,
+                               uint64_t avail)
+{
+    ndrt_st_file *f = rd->f;
+    const unsigned char *at = data;
+
+    qsort(f->t, (size_t)f->n, sizeof *f->t, by_place);
+    for (int i = 0; i < f->n; i++) {
+        if (f->t[i].data != at)
+            return BAD(rd, "\"%s\": the data of tensor \"%s\" %s",
+                       rd->path, f->t[i].name, f->t[i].data < at
+                       ? "overlap another tensor's" : "follow a gap");
+        at += bytes_of(&f->t[i]);
+    }
+    uint64_t rest = avail - (uint64_t)(at - data);
+    return rest == 0 ? NDRT_OK : BAD(
+        rd, "\"%s\": %llu bytes after the last tensor", rd->path,
+        (unsigned long long)rest);
+}
+
 static ndrt_status read_header(reader *rd)
 {
     ndrt_st_file *f = rd->f;
     const unsigned char *p = f->map;
     uint64_t len = 0;
     json_error_t je;
-    const char *name;
-    json_t *j;
 
     if (f->bytes < 8)
         return BAD(rd, "\"%s\" is no safetensors file: %zu bytes", rd->path,
@@ -146,43 +217,20 @@ static ndrt_status read_header(reader *rd)
         snprintf(rd->error, rd->error_size, "out of memory");
         return NDRT_EINTERNAL;
     }
-    json_object_foreach((json_t *)f->header, name, j) {
-        if (strcmp(name, "__metadata__") == 0)
-            continue;
-        f->t[f->n].name = name;
-        ndrt_status s = read_tensor(rd, &f->t[f->n], j, p + 8 + len,
-                                    f->bytes - 8 - len);
-        if (s != NDRT_OK)
-            return s;
-        f->n++;
-    }
-    return NDRT_OK;
+    ndrt_status s = read_entries(rd, p + 8 + len, f->bytes - 8 - len);
+    return s == NDRT_OK ? check_cover(rd, p + 8 + len, f->bytes - 8 - len) : s;
 }
 
 ndrt_status ndrt_st_open(ndrt_st_file *f, const char *path, char *error,
                          size_t error_size)
 {
     reader rd = {f, path, error, error_size};
-    struct stat sb;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     *f = (ndrt_st_file){0};
-    if (fd < 0 || fstat(fd, &sb) < 0) {
-        ndrt_status s = BAD(&rd, "cannot open \"%s\": %s", path,
-                            strerror(errno));
-        if (fd >= 0)
-            close(fd);
+    ndrt_status s = ndrt_map_file(path, &f->map, &f->bytes, error, error_size);
+    if (s != NDRT_OK)
         return s;
-    }
-    f->bytes = S_ISREG(sb.st_mode) ? (size_t)sb.st_size : 0;
-    if (f->bytes > 0)
-        f->map = mmap(NULL, f->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (f->map == MAP_FAILED) {
-        f->map = NULL;
-        return BAD(&rd, "cannot read \"%s\": %s", path, strerror(errno));
-    }
-    ndrt_status s = read_header(&rd);
+    s = read_header(&rd);
     if (s != NDRT_OK)
         ndrt_st_close(f);
     return s;
@@ -367,11 +415,12 @@ ndrt_status ndrt_st_create(ndrt_st_writer *w, const char *path,
     json_t *h = header_of(t, n);
     char *text = h ? json_dumps(h, JSON_COMPACT) : NULL;
 
-    *w = (ndrt_st_writer){.path = strdup(path)};
+    *w = (ndrt_st_writer){.path = strdup(path), .tmp = ndrt_tmp_name(path)};
     json_decref(h);
-    if (!text || !w->path || asprintf(&w->tmp, "%s.tmp", path) < 0) {
+    if (!text || !w->path || !w->tmp) {
         free(text);
         free(w->path);
+        free(w->tmp);
         *w = (ndrt_st_writer){0};
         snprintf(error, error_size, "out of memory for a header");
         return NDRT_EINTERNAL;

@@ -320,6 +320,31 @@ static void test_max_keeps_nan(void **state)
     assert_true(isnan(y[0]) && isnan(y[1]) && y[2] == 4.0f);
 }
 
+/* CPUs are shared out; more ranks than CPUs leave none to spare. */
+static void test_cpus(void **state)
+{
+    (void)state;
+    ndrt_world *one = ndrt_world_new(1);
+    int cpus = ndrt_world_comm(one, 0)->cpus;
+    ndrt_world *two = ndrt_world_new(2);
+    ndrt_world *many = ndrt_world_new(cpus + 1);
+    ndrt_config config = {0};
+    ndrt_state st = {.config = &config, .comm = ndrt_world_comm(one, 0)};
+    const ndrt_rank r = {.state = &st};
+
+    assert_true(cpus >= 1);
+    assert_int_equal(ndrt_world_comm(two, 1)->cpus, cpus / 2);
+    assert_int_equal(ndrt_world_comm(many, cpus)->cpus, 0);
+    assert_int_equal(ndrt_threads(&r), cpus);
+    st.comm = ndrt_world_comm(many, 0);
+    assert_int_equal(ndrt_threads(&r), 1);
+    config.threads = 5;
+    assert_int_equal(ndrt_threads(&r), 5);
+    ndrt_world_free(one);
+    ndrt_world_free(two);
+    ndrt_world_free(many);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_wrong_size),
         cmocka_unit_test(test_missing_rank),
         cmocka_unit_test(test_max_keeps_nan),
+        cmocka_unit_test(test_cpus),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -198,8 +199,21 @@ static void test_bad_text(void **state)
     unlink(path);
     assert_int_equal(batch(&m, 0, 0, false, x, text), NDRT_EINPUT);
     assert_non_null(strstr(text, path));
-    m.config.train.data_path = "/tmp";
+    static const char *const odd[] = {"/tmp", "/dev/null", "/dev/zero"};
+    for (int i = 0; i < 3; i++) {
+        m.config.train.data_path = odd[i];
+        assert_int_equal(batch(&m, 0, 0, false, x, text), NDRT_EINPUT);
+        assert_non_null(strstr(text, odd[i]));
+    }
+    m.config.train.data_path = path;
+    assert_int_equal(mkfifo(path, 0600), 0);       /* nobody writes into it */
     assert_int_equal(batch(&m, 0, 0, false, x, text), NDRT_EINPUT);
+    assert_non_null(strstr(text, "no regular file"));
+    m.config.train.data = NDRT_DATA_ARRAYS;
+    assert_int_equal(batch(&m, 0, 0, false, x, text), NDRT_EINPUT);
+    assert_non_null(strstr(text, "no regular file"));
+    m.config.train.data = NDRT_DATA_TEXT;
+    unlink(path);
     m.config.train.data_path = path;
     m.in[1].name = "labels";
     write_bytes(100);
@@ -235,18 +249,19 @@ static void test_ids(void **state)
 static void write_arrays(int bad)
 {
     char h[512];
+    int row = bad == 1 ? 4 : 5, end = 7 * row * 8;
     int n = snprintf(h, sizeof h,
         "{\"tokens\":{\"dtype\":\"I64\",\"shape\":[7,%d],"
         "\"data_offsets\":[0,%d]},\"%s\":{\"dtype\":\"U8\","
-        "\"shape\":[7,5],\"data_offsets\":[280,315]}}", bad == 1 ? 4 : 5,
-        bad == 1 ? 224 : 280, bad == 2 ? "labels" : "targets");
+        "\"shape\":[7,5],\"data_offsets\":[%d,%d]}}", row, end,
+        bad == 2 ? "labels" : "targets", end, end + 35);
     FILE *f = fopen(path, "wb");
 
     assert_non_null(f);
     for (int i = 0; i < 8; i++)
         fputc((int64_t)n >> 8 * i & 255, f);
     fputs(h, f);
-    for (int64_t i = 0; i < 35; i++) {
+    for (int64_t i = 0; i < 7 * row; i++) {
         int64_t v = bad == 3 && i == 20 ? -100 : i;
         fwrite(&v, sizeof v, 1, f);
     }
@@ -420,6 +435,8 @@ static void test_options(void **state)
     assert_true(c.done);
     assert_non_null(strstr(text, "--generate"));
     assert_non_null(strstr(text, "mpirun -n 2"));
+    assert_non_null(strstr(text, "--threads N"));
+    assert_non_null(strstr(text, "The source has --steps"));
     free(text);
     refuse("--stpes", "3", "did you mean \"--steps\"");
     refuse("--zzzzzzzz", NULL, "unknown option \"--zzzzzzzz\"\n");
@@ -430,6 +447,11 @@ static void test_options(void **state)
     refuse("--lr", "nan", "not a number");
     refuse("--lr", "", "not a number");
     refuse("--seed", "-5", "not a number");
+    assert_int_equal(options(&c, "--threads", "3", &text), NDRT_OK);
+    assert_int_equal(c.threads, 3);
+    free(text);
+    refuse("--threads", "-1", "not a number");
+    refuse("--threads", "1025", "not a number");
 }
 
 int main(void)

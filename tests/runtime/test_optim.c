@@ -49,6 +49,21 @@ static void test_other_schedules(void **state)
     is(ndrt_lr(&t, 80), 1.0);
     is(ndrt_lr(&t, 90), 0.75);
     is(ndrt_lr(&t, 100), 0.5);
+    t.decay_fraction = 0.5;       /* of the steps, however many */
+    is(ndrt_lr(&t, 50), 1.0);
+    is(ndrt_lr(&t, 75), 0.75);
+    t.steps = 10;
+    is(ndrt_lr(&t, 5), 1.0);
+    is(ndrt_lr(&t, 6), 0.9);
+    is(ndrt_lr(&t, 10), 0.5);
+    t.steps = 49;                 /* 7 of 49 written by hand */
+    t.decay_fraction = 7.0 / 49.0;
+    is(ndrt_lr(&t, 42), 1.0);
+    assert_true(ndrt_lr(&t, 43) < 1.0);
+    t.decay_fraction = -1.0;      /* none at all */
+    is(ndrt_lr(&t, 49), 1.0);
+    t.decay_fraction = 0.0;
+    t.steps = 100;
     t.warmup = 200;               /* longer than the run */
     is(ndrt_lr(&t, 100), 0.5);
     t.steps = 1;

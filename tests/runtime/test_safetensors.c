@@ -136,6 +136,63 @@ static void test_damaged(void **state)
     assert_int_equal(ndrt_st_open(&f, path, error, sizeof error), NDRT_EINPUT);
 }
 
+/* Tensors a and b of 4 bytes each and `rest` after them, a at `x`, b at `y`. */
+static ndrt_status two(int x, int y, size_t rest)
+{
+    char h[300];
+    ndrt_st_file f;
+
+    snprintf(h, sizeof h, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+             "\"data_offsets\":[%d,%d]},\"none\":{\"dtype\":\"F32\","
+             "\"shape\":[0],\"data_offsets\":[4,4]},\"b\":{\"dtype\":"
+             "\"U8\",\"shape\":[4],\"data_offsets\":[%d,%d]}}", x, x + 4,
+             y, y + 4);
+    write_parts(h, 8 + rest);
+    ndrt_status s = ndrt_st_open(&f, path, error, sizeof error);
+    if (s == NDRT_OK) {
+        assert_int_equal(ndrt_st_find(&f, "b")->data[0], y);
+        ndrt_st_close(&f);
+    }
+    return s;
+}
+
+/* The tensors cover the data exactly, in whatever order they are listed. */
+static void test_cover(void **state)
+{
+    (void)state;
+    assert_int_equal(two(0, 4, 0), NDRT_OK);
+    assert_int_equal(two(4, 0, 0), NDRT_OK);
+    assert_int_equal(two(0, 4, 1), NDRT_EINPUT);
+    assert_non_null(strstr(error, "1 bytes after the last tensor"));
+    assert_int_equal(two(0, 0, 0), NDRT_EINPUT);
+    assert_non_null(strstr(error, "overlap"));
+    assert_int_equal(two(0, 2, 0), NDRT_EINPUT);
+    assert_int_equal(two(2, 0, 0), NDRT_EINPUT);
+    assert_int_equal(two(0, 5, 1), NDRT_EINPUT);
+    assert_non_null(strstr(error, "gap"));
+    assert_int_equal(two(1, 5, 1), NDRT_EINPUT);
+}
+
+static void test_metadata(void **state)
+{
+    static const char *const bad[] = {"3", "[]", "\"x\"", "null",
+                                      "{\"a\":1}", "{\"a\":\"b\",\"c\":{}}"};
+    char h[100];
+    ndrt_st_file f;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(h, sizeof h, "{\"__metadata__\":%s}", bad[i]);
+        write_parts(h, 0);
+        assert_int_equal(ndrt_st_open(&f, path, error, sizeof error),
+                         NDRT_EINPUT);
+        assert_non_null(strstr(error, "__metadata__"));
+    }
+    write_parts("{\"__metadata__\":{}}", 0);
+    assert_int_equal(ndrt_st_open(&f, path, error, sizeof error), NDRT_OK);
+    ndrt_st_close(&f);
+}
+
 /* Every prefix of a good file is refused, and no byte flipped in the header
  * makes the reader leave the file (run under ASan). */
 static void test_every_prefix(void **state)
@@ -204,6 +261,8 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_cover),
+        cmocka_unit_test(test_metadata),
         cmocka_unit_test(test_every_prefix),
         cmocka_unit_test(test_types),
     };
