@@ -1,7 +1,6 @@
 #!/bin/sh
 # Time from nd text to C text, for the example and for 96 layers of it: median
-# of 20 runs each, interleaved. The two C files may differ in constants (and in
-# the blanks that line up a table of them).
+# of 20 runs each, interleaved. The two C files may differ in constants alone.
 #
 #   benchmarks/compile.sh [BUILD_DIR]
 set -eu
@@ -26,7 +25,7 @@ for f in six many; do
     sort -n "$tmp/$f.us" | awk -v f=$f '{v[NR]=$1} END {printf "%-5s median %.1f ms, min %.1f, max %.1f\n", f, (v[10]+v[11])/2000, v[1]/1000, v[NR]/1000}'
 done
 for f in six many; do
-    sed 's/[0-9][0-9.e+]*/N/g; s/  */ /g' "$tmp/$f.c" > "$tmp/$f.shape"
+    sed 's/[0-9][0-9.e+]*/N/g' "$tmp/$f.c" > "$tmp/$f.shape"
 done
 if cmp -s "$tmp/six.shape" "$tmp/many.shape"; then
     echo "same C but for constants"

@@ -116,6 +116,8 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
 
 int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path)
 {
+    if (out_path[0] == '-')          /* not an option of the C compiler */
+        out_path = nd_fmt(ctx->arena, "./%s", out_path);
     const char *c_path = nd_fmt(ctx->arena, "%s.c", out_path);
     char *half = nd_fmt(ctx->arena, "%s.XXXXXX", out_path);
     if (!write_file(ctx, c_path, c_text))
@@ -132,8 +134,9 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path)
     if (status != 0) {
         unlink(half);
         if (status < 0)
-            nd_error(ctx, (nd_loc){0}, "cannot run the C compiler '%s': %s",
-                     c.v.v[0], strerror(errno));
+            nd_error(ctx, (nd_loc){0}, "internal error: cannot run the C "
+                     "compiler '%s': %s; the program is kept in '%s'",
+                     c.v.v[0], strerror(errno), c_path);
         else
             nd_error(ctx, (nd_loc){0}, "internal error: the C compiler "
                      "refused the generated program; it is kept in '%s'",

@@ -20,13 +20,28 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
 
 /* ---- emit_names.c ------------------------------------------------------- */
 
+typedef struct cg_name {
+    const char *s;
+    int next;                        /* the first suffix to try, or 0 */
+} cg_name;
+
+typedef struct cg_words {            /* a hash set */
+    cg_name *v;
+    size_t n, cap;
+} cg_words;
+
 typedef struct cg_names {            /* names taken in one scope */
     nd_arena *arena;
-    ND_VEC(const char *) taken;
+    struct cg_names *outer;          /* NULL, or the file around a function */
+    cg_words taken;
+    cg_words inside;                 /* taken by functions of this file */
 } cg_names;
 
 const char *cg_word(nd_arena *a, const char *s);       /* a C identifier */
-/* `want`, or want_2, want_3 ... if taken; never a C keyword. */
+void cg_take(cg_names *n, const char *s);
+/* `want`, or want_2, want_3 ... if taken. */
+const char *cg_unique(cg_names *n, const char *want);
+/* The same, and never a word that C or the file uses. */
 const char *cg_fresh(cg_names *n, const char *want);
 
 /* ---- the file under construction ---------------------------------------- */
@@ -60,11 +75,15 @@ typedef struct cg {
     nd_arena *a;
     nd_buf *out;
     cg_names global;
+    cg_names buffers;                /* of B_..., the values' own names */
     const char **value_name;         /* by mark */
+    const char **axis_var;           /* by index in m->axes */
     const char **param_name;         /* by index in m->params */
     const char **ext_name;           /* "X_batch_dp_micro" */
     bool *ext_used;
     ND_VEC(uint32_t) groups;
+    ND_VEC(const char *) group_name; /* "G_dp_tp" */
+    cg_names groups_taken;
     ND_VEC(cg_kernel *) kernels;
     ND_VEC(cg_body *) bodies;
     bool *buffer_used;               /* by mark */
@@ -80,6 +99,7 @@ typedef struct cg_fn {
     bool *len_used, *off_used;       /* by extent */
     bool uses_rank, uses_random;
     ND_VEC(cg_pointer) ptrs;
+    ND_VEC(const void *) ptr_keys;   /* their values or parameters */
     ND_VEC(nd_op *) iters;
     nd_op *in_repeat;                /* the repeat whose body this is */
 } cg_fn;
@@ -90,6 +110,7 @@ void cg_line(cg_fn *f, const char *fmt, ...)
 void cg_fold(nd_buf *b, int indent, const char *text);
 void cg_fn_start(cg_fn *f, cg *g);
 void cg_name_extents(cg *g);
+void cg_name_axes(cg *g);
 /* `const int64_t n_batch = r->n[X_batch_dp];` and so on, for what was used. */
 void cg_declare(cg_fn *f, nd_buf *b);
 

@@ -9,24 +9,48 @@
 
 #include <string.h>
 
+/* What emit_places.c, emit_calls.c and emit_tables.c define at file scope. */
+static void take_file_names(cg *g)
+{
+    static const char *const fixed[] = {
+        "at", "weight", "gradient", "place", "places", "weights_at",
+        "gradients_at", "reduce_scatter", "all_gather", "mesh_name",
+        "mesh_size", "groups", "extents", "stage_bounds", "params", "buckets",
+        "inputs", "outputs", "ranges", "stages", "program",
+    };
+    static const char *const by_stage[] = {
+        "prepare", "forward", "backward", "send_forward", "send_backward",
+        "receive_forward", "receive_backward", "actions", "buckets_at",
+        "inputs_at", "outputs_at",
+    };
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        cg_take(&g->global, fixed[i]);
+    for (int s = 0; s < g->m->program->nstages; s++)
+        for (size_t i = 0; i < sizeof by_stage / sizeof *by_stage; i++)
+            cg_take(&g->global, nd_fmt(g->a, "%s%s", cg_stage_prefix(g, s),
+                                       by_stage[i]));
+    for (int i = 0; i < g->c->mem.buckets.n; i++)
+        cg_take(&g->global, nd_fmt(g->a, "bucket%d", i));
+}
+
 static cg *start(nd_module *m)
 {
     cg *g = ND_NEW(m->ctx->arena, cg);
     g->m = m;
     g->a = m->ctx->arena;
     g->c = nd_code_new(m);
-    g->global.arena = g->a;
+    g->global.arena = g->buffers.arena = g->groups_taken.arena = g->a;
     g->value_name = ND_NEWN(g->a, const char *, g->c->nvalues + 1);
     g->buffer_used = ND_NEWN(g->a, bool, g->c->nvalues + 1);
     g->param_name = ND_NEWN(g->a, const char *, m->params.n + 1);
     cg_names names = {.arena = g->a};
     for (int i = 0; i < m->params.n; i++)
         g->param_name[i] = nd_fmt(
-            g->a, "P_%s", cg_fresh(&names, m->params.v[i]->name));
+            g->a, "P_%s", cg_unique(&names, m->params.v[i]->name));
     cg_name_extents(g);
-    ND_PUSH(g->a, &g->global.taken, "reduce_scatter");
-    ND_PUSH(g->a, &g->global.taken, "all_gather");
-    ND_PUSH(g->a, &g->global.taken, "loss");
+    cg_name_axes(g);
+    take_file_names(g);
+    cg_take(&g->buffers, "loss");
     return g;
 }
 

@@ -310,7 +310,7 @@ static void start_caller(cg_fn *f, cg *g)
 {
     cg_fn_start(f, g);
     for (int i = 0; i < g->m->axes.n; i++)
-        ND_PUSH(g->a, &f->names.taken, cg_axis_var(g, g->m->axes.v[i]));
+        cg_take(&f->names, g->axis_var[i]);
 }
 
 /* ---- functions ---------------------------------------------------------- */

@@ -498,7 +498,8 @@ static bool same_kernel(const nd_kernel *a, const nd_kernel *b)
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
 {
-    for (int i = 0; i < g->kernels.n; i++)
+    /* Stages share kernels; within one, each is called in one place. */
+    for (int i = 0; i < g->kernels.n && g->m->program->nstages > 1; i++)
         if (same_kernel(g->kernels.v[i]->k, k))
             return g->kernels.v[i];
     static const char *const phase[] = {"fwd", "bwd", "pre"};

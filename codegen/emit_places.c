@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { MAX_BESIDE = 36 };            /* characters of a name and its type */
+
 const char *cg_place(cg *g, size_t x)
 {
     return x == (size_t)-1 ? "NDRT_NONE" : nd_fmt(g->a, "%zu", x);
@@ -36,8 +38,7 @@ void cg_emit_enums(cg *g, nd_buf *b)
         ND_PUSH(g->a, &p, g->param_name[i]);
     enum_of(b, "Parameters.", p.v, p.n);
     for (int i = 0; i < g->groups.n; i++)
-        ND_PUSH(g->a, &q, nd_fmt(g->a, "G_%s",
-                                 cg_mesh_names(g, g->groups.v[i], "_")));
+        ND_PUSH(g->a, &q, g->group_name.v[i]);
     enum_of(b, "Groups: ranks that differ along these mesh axes only.", q.v,
             q.n);
     for (int i = 0; i < g->c->nvalues; i++)
@@ -71,10 +72,11 @@ static void stage_places(cg *g, nd_buf *b, int s)
         const char *left = nd_fmt(g->a, "[B_%s] = {%zu, %zu},",
                                   g->value_name[i], p->base, p->slot_stride);
         const char *type = cg_type(g, &v->type);
-        if (strlen(left) <= 40 && 8 + 40 + strlen(type) + 7 <= 80)
-            nd_putf(b, "        %-40s /* %s */\n", left, type);
+        /* Where the comment stands must not depend on the numbers' width. */
+        if (strlen(g->value_name[i]) + strlen(type) <= MAX_BESIDE)
+            nd_putf(b, "        %s /* %s */\n", left, type);
         else
-            nd_putf(b, "        %s\n", left);
+            nd_putf(b, "        /* %s */\n        %s\n", type, left);
     }
     if (mem->loss != (size_t)-1)
         nd_putf(b, "        [B_loss] = {%zu, 0},\n", mem->loss);

@@ -393,6 +393,11 @@ static void emit_train(cg *g, nd_buf *b)
                "        .seed = %llu,\n",
             (long long)t->warmup, (long long)t->steps,
             (unsigned long long)t->seed);
+    if (t->lr_kind == LR_WSD && t->steps > 0)
+        nd_putf(b, "        .decay_fraction = %s,\n",
+                real(g, t->decay_steps || t->steps < 5
+                            ? (double)t->decay_steps / (double)t->steps
+                            : -1.0));
     if (t->eval_every)
         nd_putf(b, "        .eval_every = %lld,\n        .eval_batches = "
                    "%lld,\n", (long long)t->eval_every,

@@ -90,10 +90,22 @@ void cg_line(cg_fn *f, const char *fmt, ...)
     cg_fold(&f->b, f->indent * 4, s);
 }
 
+/* cg_declare's names; which of them a function needs shows later. */
+static void take_extents(cg_names *n, const cg *g)
+{
+    for (int e = 0; e < g->c->exts.n; e++) {
+        if (g->c->exts.v[e].fixed < 0)
+            cg_take(n, nd_fmt(g->a, "n_%s", g->ext_name[e] + 2));
+        if (!nd_ext_whole(g->c, e))
+            cg_take(n, nd_fmt(g->a, "o_%s", g->ext_name[e] + 2));
+    }
+}
+
 void cg_fn_start(cg_fn *f, cg *g)
 {
     *f = (cg_fn){.g = g, .b = {.arena = g->a}, .indent = 1,
-                 .names = {.arena = g->a}};
+                 .names = {.arena = g->a, .outer = &g->global}};
+    take_extents(&f->names, g);
     f->len_used = ND_NEWN(g->a, bool, g->c->exts.n + 1);
     f->off_used = ND_NEWN(g->a, bool, g->c->exts.n + 1);
 }
@@ -132,15 +144,21 @@ const char *cg_ctype(nd_dtype t)
     }
 }
 
+void cg_name_axes(cg *g)
+{
+    cg_names names = {.arena = g->a};
+    g->axis_var = ND_NEWN(g->a, const char *, g->m->axes.n + 1);
+    take_extents(&names, g);
+    for (int i = 0; i < g->m->axes.n; i++)
+        g->axis_var[i] = cg_fresh(&names, g->m->axes.v[i]->name);
+}
+
 /* The same in every function that only calls; kernels choose afresh. */
 const char *cg_axis_var(cg *g, const nd_axis *a)
 {
-    cg_names names = {.arena = g->a};
-    for (int i = 0; i < g->m->axes.n; i++) {
-        const char *s = cg_fresh(&names, g->m->axes.v[i]->name);
+    for (int i = 0; i < g->m->axes.n; i++)
         if (g->m->axes.v[i] == a)
-            return s;
-    }
+            return g->axis_var[i];
     return "axis";
 }
 
@@ -184,7 +202,7 @@ void cg_name_extents(cg *g)
     cg_names names = {.arena = g->a};
     for (int i = 0; i < n; i++)
         g->ext_name[i] =
-            nd_fmt(g->a, "X_%s", cg_fresh(&names, ext_words(g, i)));
+            nd_fmt(g->a, "X_%s", cg_unique(&names, ext_words(g, i)));
 }
 
 const char *cg_ext(cg *g, int ext)
@@ -209,14 +227,16 @@ int cg_group(cg *g, uint32_t mesh)
     for (int i = 0; i < g->groups.n; i++)
         if (g->groups.v[i] == mesh)
             return i;
+    const char *name = cg_unique(&g->groups_taken, cg_mesh_names(g, mesh, "_"));
     ND_PUSH(g->a, &g->groups, mesh);
+    ND_PUSH(g->a, &g->group_name, nd_fmt(g->a, "G_%s", name));
     return g->groups.n - 1;
 }
 
 const char *cg_group_name(cg *g, uint32_t mesh)
 {
-    cg_group(g, mesh);
-    return nd_fmt(g->a, "G_%s", cg_mesh_names(g, mesh, "_"));
+    int i = cg_group(g, mesh);
+    return g->group_name.v[i];
 }
 
 const char *cg_type(cg *g, const nd_type *t)
@@ -243,8 +263,9 @@ const char *cg_source(cg *g, int indent, nd_loc loc)
         return NULL;
     char *s = nd_fmt(g->a, "%s   %s", cg_where(g, loc),
                      nd_source_line(g->m->ctx, loc));
-    for (char *p = s; (p = strstr(p, "*/")); p++)
-        *p = 'x';
+    for (char *p = s; *p; p++)       /* nothing that opens or ends a comment */
+        if (*p == '*' && (p[1] == '/' || (p > s && p[-1] == '/')))
+            *p = 'x';
     size_t room = 80 - 6 - (size_t)indent;
     if (strlen(s) > room)
         s = nd_fmt(g->a, "%.*s...", (int)room - 3, s);
@@ -384,14 +405,16 @@ static const char *pointer_word(cg *g, const nd_ref *r)
 
 cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write)
 {
+    const void *key = r->param ? (const void *)r->param : r->value;
     for (int i = 0; i < f->ptrs.n; i++)
-        if (same_place(&f->ptrs.v[i].ref, r)) {
+        if (f->ptr_keys.v[i] == key && same_place(&f->ptrs.v[i].ref, r)) {
             f->ptrs.v[i].written |= write;
             return &f->ptrs.v[i];
         }
     cg_pointer p = {.ref = *r, .written = write,
                     .name = cg_fresh(&f->names, pointer_word(f->g, r))};
     ND_PUSH(f->g->a, &f->ptrs, p);
+    ND_PUSH(f->g->a, &f->ptr_keys, key);
     return &f->ptrs.v[f->ptrs.n - 1];
 }
 
@@ -418,5 +441,5 @@ const char *cg_value_name(cg *g, const nd_value *v)
     if (op->path && *op->path && op->kind != OP_INPUT)
         nd_putf(&b, "%s_", cg_word(g->a, op->path));
     nd_put(&b, plain_name(g, v));
-    return g->value_name[v->mark] = cg_fresh(&g->global, b.s);
+    return g->value_name[v->mark] = cg_unique(&g->buffers, b.s);
 }

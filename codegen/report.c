@@ -187,6 +187,18 @@ static void report_plan(report *r)
                 mesh_text(r, r->m->plan.zero_mesh));
 }
 
+/* "layers 0 to 2", the last one included. */
+static void put_iterations(report *r, const nd_stage *st)
+{
+    const char *axis = r->m->plan.pipe_axis->name;
+    if (st->hi <= st->lo)
+        nd_putf(r->b, ", no %s", axis);
+    else if (st->hi - st->lo == 1)
+        nd_putf(r->b, ", %s %d", axis, st->lo);
+    else
+        nd_putf(r->b, ", %s %d to %d", axis, st->lo, st->hi - 1);
+}
+
 static void report_stage(report *r, int s)
 {
     const nd_program *p = r->m->program;
@@ -196,15 +208,18 @@ static void report_stage(report *r, int s)
     nd_putf(r->b, "\nstage %d: %d rank%s", s, ranks,
             ranks == 1 ? "" : "s");
     if (r->m->plan.pipe_axis)
-        nd_putf(r->b, ", %s %d..%d", r->m->plan.pipe_axis->name, st->lo,
-                st->hi);
-    nd_putf(r->b, ", %d parameter tensors\n", st->params.n);
+        put_iterations(r, st);
+    nd_putf(r->b, ", %d parameter tensor%s\n", st->params.n,
+            st->params.n == 1 ? "" : "s");
+    size_t known = m->weight_bytes + m->grad_bytes + m->state_bytes +
+                   m->input_bytes + m->saved_bytes + m->temp_bytes;
     struct {
         const char *name;
         size_t bytes;
     } part[] = {{"weights", m->weight_bytes}, {"gradients", m->grad_bytes},
                 {"optimizer", m->state_bytes}, {"inputs", m->input_bytes},
                 {"saved", m->saved_bytes}, {"temporary", m->temp_bytes},
+                {"other", m->arena_bytes - known},    /* loss, alignment */
                 {"peak", m->arena_bytes}};
     nd_put(r->b, "  memory of one rank\n");
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
@@ -215,15 +230,56 @@ static void report_stage(report *r, int s)
     report_traffic(r, s);
 }
 
-static void report_decay(report *r, const char *title, bool decay)
+typedef bool param_test(const report *r, const nd_param *p);
+
+static bool has_decay(const report *r, const nd_param *p)
+{
+    (void)r;
+    return p->decay && !p->frozen;
+}
+
+static bool has_no_decay(const report *r, const nd_param *p)
+{
+    (void)r;
+    return !p->decay && !p->frozen;
+}
+
+static bool is_frozen(const report *r, const nd_param *p)
+{
+    (void)r;
+    return p->frozen;
+}
+
+/* The mesh axes that parameters can be cut along: not those of the samples,
+ * nor that of the stages. */
+static uint32_t model_mesh(const report *r)
+{
+    const nd_mesh *m = &r->m->mesh;
+    uint32_t mask = 0;
+    for (int i = 0; i < m->micro; i++)
+        if (m->size[i] > 1 && i != m->pipe)
+            mask |= 1u << i;
+    for (int i = 0; i < r->m->inputs.n && r->m->sample; i++) {
+        const nd_type *t = &r->m->inputs.v[i]->type;
+        int k = nd_axis_at(t, r->m->sample);
+        for (int j = 0; k >= 0 && j < t->cut[k].n; j++)
+            mask &= ~(1u << t->cut[k].m[j]);
+    }
+    return mask;
+}
+
+static bool is_whole(const report *r, const nd_param *p)
+{
+    uint32_t mesh = model_mesh(r);
+    return mesh && !(nd_cut_mask(&p->value->type) & mesh);
+}
+
+static void report_params(report *r, const char *title, param_test *test)
 {
     nd_buf b = {.arena = r->a};
-    for (int i = 0; i < r->m->params.n; i++) {
-        const nd_param *p = r->m->params.v[i];
-        if (p->decay == decay)
-            nd_putf(&b, "%s%s%s", b.n ? ", " : "", p->name,
-                    p->frozen ? " (frozen)" : "");
-    }
+    for (int i = 0; i < r->m->params.n; i++)
+        if (test(r, r->m->params.v[i]))
+            nd_putf(&b, "%s%s", b.n ? ", " : "", r->m->params.v[i]->name);
     if (!b.n)
         return;
     nd_putf(r->b, "\n%s\n ", title);
@@ -260,8 +316,10 @@ void cg_report_plan(nd_module *m, nd_buf *out)
     report_plan(&r);
     for (int s = 0; s < m->program->nstages; s++)
         report_stage(&r, s);
-    report_decay(&r, "with weight decay", true);
-    report_decay(&r, "without weight decay", false);
+    report_params(&r, "with weight decay", has_decay);
+    report_params(&r, "without weight decay", has_no_decay);
+    report_params(&r, "frozen", is_frozen);
+    report_params(&r, "on every rank: no rule cuts these", is_whole);
     nd_put(out, "\nrun\n  ./train\n");
     report_launch(&r, nd_mesh_ranks(&m->mesh));
 }

@@ -484,6 +484,8 @@ nd_param *nd_param_of(nd_module *m, const nd_value *v);  /* v is the whole
 int nd_param_index(const nd_module *m, const char *name);  /* or -1 */
 /* Is v computed from inputs, indices and constants alone? */
 bool nd_is_free(const nd_value *v);
+/* The same for every value at once, in the order of the program: its mark. */
+void nd_mark_free(nd_module *m);
 /* Is v (or what it broadcasts) the constant c? */
 bool nd_is_const(const nd_value *v, double c);
 nd_block *nd_block_of(const nd_value *v);

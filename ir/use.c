@@ -37,34 +37,65 @@ nd_param *nd_param_of(nd_module *m, const nd_value *v)
 
 int nd_param_index(const nd_module *m, const char *name)
 {
+    for (int i = 0; i < m->params.n; i++)     /* usually the very same text */
+        if (m->params.v[i]->name == name)
+            return i;
     for (int i = 0; i < m->params.n; i++)
         if (strcmp(m->params.v[i]->name, name) == 0)
             return i;
     return -1;
 }
 
-bool nd_is_free(const nd_value *v)
+typedef enum { NEVER_FREE, ALWAYS_FREE, FREE_IF_OPERANDS } freedom;
+
+static freedom freedom_of(const nd_op *op)
 {
-    if (!v->def)
-        return false;
-    switch (v->def->kind) {
+    switch (op->kind) {
     case OP_INPUT:
     case OP_CONST:
     case OP_INDEX:
     case OP_RANDOM:
-        return true;
+        return ALWAYS_FREE;
     case OP_PARAM:
     case OP_REPEAT:
     case OP_ALL_REDUCE:
     case OP_ALL_GATHER:
     case OP_REDUCE_SCATTER:
-        return false;
+        return NEVER_FREE;
     default:
-        for (int i = 0; i < v->def->nin; i++)
-            if (!nd_is_free(v->def->in[i]))
-                return false;
-        return true;
+        return FREE_IF_OPERANDS;
     }
+}
+
+bool nd_is_free(const nd_value *v)
+{
+    freedom f = v->def ? freedom_of(v->def) : NEVER_FREE;
+    if (f != FREE_IF_OPERANDS)
+        return f == ALWAYS_FREE;
+    for (int i = 0; i < v->def->nin; i++)
+        if (!nd_is_free(v->def->in[i]))
+            return false;
+    return true;
+}
+
+static void mark_free(nd_op *op, void *user)
+{
+    freedom f = freedom_of(op);
+    bool is = f == ALWAYS_FREE;
+    (void)user;
+    if (f == FREE_IF_OPERANDS) {
+        is = true;
+        for (int i = 0; i < op->nin; i++)
+            is &= op->in[i]->mark != 0;
+    }
+    for (int i = 0; i < op->nout; i++)
+        op->out[i]->mark = is;
+}
+
+void nd_mark_free(nd_module *m)
+{
+    nd_clear_marks(m);
+    nd_walk(m->step, mark_free, NULL);
 }
 
 void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user)

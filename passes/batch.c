@@ -65,7 +65,7 @@ static nd_value *twin_of(hoist *h, nd_value *v)
 static bool follows_hoisted(const nd_op *op, const nd_axis *sample)
 {
     bool hoisted = false;
-    if (op->nout != 1 || has(op->out[0], sample) || !nd_is_free(op->out[0]))
+    if (op->nout != 1 || has(op->out[0], sample))
         return false;
     for (int i = 0; i < op->nin; i++) {
         if (has(op->in[i], sample))
@@ -73,7 +73,7 @@ static bool follows_hoisted(const nd_op *op, const nd_axis *sample)
         hoisted |= op->in[i]->def->phase == PH_PRE &&
                    op->in[i]->def->kind != OP_INPUT;
     }
-    return hoisted;
+    return hoisted && nd_is_free(op->out[0]);
 }
 
 static void hoist_globals(nd_module *m)

@@ -15,11 +15,17 @@
 
 #include <string.h>
 
+typedef struct waiter {
+    nd_op *op;                       /* NULL: placed */
+    bool wanted;                     /* the flush at hand is to place it */
+} waiter;
+
 typedef struct fuser {
     nd_code *c;
     nd_kernels *out;
-    ND_VEC(nd_op *) waiting;         /* in order; placed ones become NULL */
-    int first_new;                   /* kernels made by the flush at hand */
+    /* In order; op->mark is position + 1, and -index - 1 in a kernel. */
+    ND_VEC(waiter) waiting;
+    ND_VEC(int) near;                /* kernels that one op may join */
 } fuser;
 
 static bool is_passive(const nd_code *c, const nd_op *op)
@@ -37,6 +43,17 @@ static bool is_passive(const nd_code *c, const nd_op *op)
     }
 }
 
+static void clear_mark(nd_op *op, void *user)
+{
+    (void)user;
+    op->mark = 0;
+}
+
+static waiter *waiter_of(const fuser *f, const nd_op *op)
+{
+    return op && op->mark > 0 ? &f->waiting.v[op->mark - 1] : NULL;
+}
+
 static nd_kernel *push(fuser *f, nd_kernel *k)
 {
     k->index = f->out->v.n;
@@ -50,6 +67,7 @@ typedef struct ready {
     fuser *f;
     int latest;                      /* last kernel whose result it reads */
     bool missing;                    /* a producer is still waiting */
+    int from;
 } ready;
 
 static void find_ready(nd_code *c, nd_value *leaf, bool in_memory, void *user)
@@ -59,18 +77,47 @@ static void find_ready(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     const nd_kernel *k = nd_info(c, leaf)->kernel;
     if (k && k->index > r->latest)
         r->latest = k->index;
-    for (int i = 0; !k && leaf->def && i < r->f->waiting.n; i++)
-        if (r->f->waiting.v[i] == leaf->def)
-            r->missing = true;
+    r->missing |= waiter_of(r->f, leaf->def) != NULL;
+}
+
+static void add_near(ready *r, int kernel)
+{
+    fuser *f = r->f;
+    if (kernel < r->from)
+        return;
+    int i = f->near.n;
+    while (i > 0 && f->near.v[i - 1] < kernel)
+        i--;
+    if (i > 0 && f->near.v[i - 1] == kernel)
+        return;
+    ND_PUSH(f->c->a, &f->near, 0);
+    memmove(f->near.v + i + 1, f->near.v + i,
+            sizeof *f->near.v * (size_t)(f->near.n - 1 - i));
+    f->near.v[i] = kernel;
+}
+
+/* An op joins a kernel that makes or reads what it reads: asking those alone
+ * keeps a program of thousands of lines near linear. */
+static void find_near(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    ready *r = user;
+    (void)in_memory;
+    const nd_vinfo *info = nd_info(c, leaf);
+    if (info->kernel)
+        add_near(r, info->kernel->index);
+    for (int i = 0; i < info->users.n; i++)
+        if (info->users.v[i]->mark < 0)
+            add_near(r, -info->users.v[i]->mark - 1);
 }
 
 static void placed(fuser *f, nd_kernel *k, nd_op *op)
 {
     for (int i = 0; i < op->nout; i++)
         nd_info(f->c, op->out[i])->kernel = k;
-    for (int i = 0; i < f->waiting.n; i++)
-        if (f->waiting.v[i] == op)
-            f->waiting.v[i] = NULL;
+    waiter *w = waiter_of(f, op);
+    if (w)
+        *w = (waiter){0};
+    op->mark = k ? -k->index - 1 : 0;
 }
 
 /* The accumulate whose work its operand's producer already does. */
@@ -96,12 +143,17 @@ static bool place(fuser *f, nd_op *op, int from, bool open)
         placed(f, NULL, op);
         return true;
     }
-    int last = r.latest > from ? r.latest : from;
-    for (int i = f->out->v.n - 1; i >= last; i--)
-        if (nd_loop_join(f->c, f->out->v.v[i], op)) {
-            placed(f, f->out->v.v[i], op);
+    r.from = r.latest > from ? r.latest : from;
+    f->near.n = 0;
+    if (r.from < f->out->v.n)
+        nd_leaves(f->c, op, find_near, &r);
+    for (int i = 0; i < f->near.n; i++) {
+        nd_kernel *k = f->out->v.v[f->near.v[i]];
+        if (nd_loop_join(f->c, k, op)) {
+            placed(f, k, op);
             return true;
         }
+    }
     if (open)
         placed(f, push(f, nd_loop_new(f->c, op)), op);
     return open;
@@ -114,20 +166,18 @@ static void want_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user);
 
 static void want_op(fuser *f, nd_op *op)
 {
-    for (int i = 0; i < f->waiting.n; i++)
-        if (f->waiting.v[i] == op && !op->mark) {
-            op->mark = 1;
-            nd_leaves(f->c, op, want_leaf, f);
-            return;
-        }
+    waiter *w = waiter_of(f, op);
+    if (!w || w->wanted)
+        return;
+    w->wanted = true;
+    nd_leaves(f->c, op, want_leaf, f);
 }
 
 static void want_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     (void)c;
     (void)in_memory;
-    if (leaf->def)
-        want_op(user, leaf->def);
+    want_op(user, leaf->def);
 }
 
 static int axes_of(const nd_op *op)
@@ -143,9 +193,9 @@ static nd_op *next_opener(const fuser *f)
 {
     nd_op *best = NULL;
     for (int i = 0; i < f->waiting.n; i++) {
-        nd_op *op = f->waiting.v[i];
+        nd_op *op = f->waiting.v[i].op;
         ready r = {.f = (fuser *)f};
-        if (!op || !op->mark || (best && axes_of(op) >= axes_of(best)))
+        if (!f->waiting.v[i].wanted || (best && axes_of(op) >= axes_of(best)))
             continue;
         nd_leaves(f->c, op, find_ready, &r);
         if (!r.missing)
@@ -160,8 +210,8 @@ static void flush(fuser *f, int from)
     for (;;) {
         bool joined = false;
         for (int i = 0; i < f->waiting.n; i++)
-            if (f->waiting.v[i] && f->waiting.v[i]->mark)
-                joined |= place(f, f->waiting.v[i], from, false);
+            if (f->waiting.v[i].wanted)
+                joined |= place(f, f->waiting.v[i].op, from, false);
         if (joined)
             continue;
         nd_op *op = next_opener(f);
@@ -177,16 +227,18 @@ static void come_along(fuser *f, int from)
     if (from == f->out->v.n)
         return;
     for (int i = 0; i < f->waiting.n; i++)
-        if (f->waiting.v[i])
-            place(f, f->waiting.v[i], from, false);
+        if (f->waiting.v[i].op)
+            place(f, f->waiting.v[i].op, from, false);
 }
 
 static void compact(fuser *f)
 {
     int keep = 0;
     for (int i = 0; i < f->waiting.n; i++)
-        if (f->waiting.v[i])
+        if (f->waiting.v[i].op) {
             f->waiting.v[keep++] = f->waiting.v[i];
+            f->waiting.v[keep - 1].op->mark = keep;
+        }
     f->waiting.n = keep;
 }
 
@@ -220,71 +272,76 @@ static void anchor(fuser *f, nd_op *op)
 
 /* ---- sinking ------------------------------------------------------------ */
 
-typedef struct feeds {
-    nd_kernel *from;
-    bool yes;
-} feeds;
-
-static void feeds_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
-{
-    feeds *f = user;
-    (void)in_memory;
-    f->yes |= nd_info(c, leaf)->kernel == f->from;
-}
-
-typedef struct walk {
+/* While kernels sink, op->mark is the number of its kernel + 1. */
+typedef struct sinker {
     nd_code *c;
-    feeds f;
-} walk;
+    nd_kernels *list;
+    nd_kernel **by_number;           /* the kernels before any has moved */
+    int number;
+} sinker;
 
-static void feeds_body(nd_op *op, void *user)
+static void mark_body(nd_op *op, void *user)
 {
-    walk *w = user;
-    if (!is_passive(w->c, op))
-        nd_leaves(w->c, op, feeds_leaf, &w->f);
+    op->mark = ((sinker *)user)->number + 1;
 }
 
-/* Does kernel k read what `from` makes? */
-static bool reads_from(nd_code *c, nd_kernel *k, nd_kernel *from)
+static void mark_kernel(sinker *s, nd_kernel *k, int number)
 {
-    walk w = {c, {from, false}};
+    s->number = number;
     for (int i = 0; i < k->nodes.n; i++) {
-        nd_leaves(c, k->nodes.v[i].op, feeds_leaf, &w.f);
+        k->nodes.v[i].op->mark = number + 1;
         if (k->nodes.v[i].op->body)
-            nd_walk(k->nodes.v[i].op->body, feeds_body, &w);
+            nd_walk(k->nodes.v[i].op->body, mark_body, s);
     }
-    return w.f.yes;
+}
+
+/* The first kernel of the list that reads what `from` makes, or NULL. */
+static nd_kernel *first_reader(const sinker *s, const nd_kernel *from)
+{
+    nd_kernel *first = NULL;
+    for (int i = 0; i < from->nodes.n; i++)
+        for (int j = 0; j < from->nodes.v[i].op->nout; j++) {
+            const nd_vinfo *v = nd_info(s->c, from->nodes.v[i].op->out[j]);
+            for (int u = 0; u < v->users.n; u++) {
+                int number = v->users.v[u]->mark - 1;
+                nd_kernel *k = number < 0 ? NULL : s->by_number[number];
+                if (k && k != from && (!first || k->index < first->index))
+                    first = k;
+            }
+        }
+    return first;
 }
 
 /* A nest whose first reader is a nest that can hold it moves in there. */
-static bool sink_one(nd_code *c, nd_kernels *list, int at)
+static void sink_one(sinker *s, int at)
 {
+    nd_kernels *list = s->list;
     nd_kernel *early = list->v.v[at];
-    if (early->kind != K_LOOP)
-        return false;
-    for (int i = at + 1; i < list->v.n; i++) {
-        nd_kernel *late = list->v.v[i];
-        if (!reads_from(c, late, early))
-            continue;
-        if (late->kind != K_LOOP || !nd_loop_absorb(c, late, early))
-            return false;
-        for (int k = 0; k < early->nodes.n; k++)
-            for (int j = 0; j < early->nodes.v[k].op->nout; j++)
-                nd_info(c, early->nodes.v[k].op->out[j])->kernel = late;
-        for (int k = at + 1; k < list->v.n; k++) {
-            list->v.v[k - 1] = list->v.v[k];
-            list->v.v[k - 1]->index = k - 1;
-        }
-        list->v.n--;
-        return true;
+    nd_kernel *late = early->kind == K_LOOP ? first_reader(s, early) : NULL;
+    if (!late || late->kind != K_LOOP || !nd_loop_absorb(s->c, late, early))
+        return;
+    mark_kernel(s, late, late->nodes.v[late->nodes.n - 1].op->mark - 1);
+    for (int k = 0; k < early->nodes.n; k++)
+        for (int j = 0; j < early->nodes.v[k].op->nout; j++)
+            nd_info(s->c, early->nodes.v[k].op->out[j])->kernel = late;
+    for (int k = at + 1; k < list->v.n; k++) {
+        list->v.v[k - 1] = list->v.v[k];
+        list->v.v[k - 1]->index = k - 1;
     }
-    return false;
+    list->v.n--;
 }
 
 static void sink(nd_code *c, nd_kernels *list)
 {
+    sinker s = {.c = c, .list = list};
+    s.by_number = ND_NEWN(c->a, nd_kernel *, list->v.n + 1);
+    nd_walk(c->m->step, clear_mark, NULL);
+    for (int i = 0; i < list->v.n; i++) {
+        s.by_number[i] = list->v.v[i];
+        mark_kernel(&s, list->v.v[i], i);
+    }
     for (int i = list->v.n - 1; i >= 0; i--)
-        sink_one(c, list, i);
+        sink_one(&s, i);
 }
 
 /* ---- names -------------------------------------------------------------- */
@@ -321,19 +378,20 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
     fuser f = {.c = c, .out = out};
     for (int i = 0; i < c->nvalues; i++)
         c->info[i].kernel = NULL;
+    nd_walk(c->m->step, clear_mark, NULL);
     for (int i = 0; i < n; i++) {
         if (is_passive(c, ops[i]))
             continue;
-        ops[i]->mark = 0;
-        if (nd_loop_op(c, ops[i]))
-            ND_PUSH(c->a, &f.waiting, ops[i]);
-        else
+        if (!nd_loop_op(c, ops[i])) {
             anchor(&f, ops[i]);
+            continue;
+        }
+        ND_PUSH(c->a, &f.waiting, (waiter){.op = ops[i]});
+        ops[i]->mark = f.waiting.n;
     }
     int from = out->v.n;
     for (int i = 0; i < f.waiting.n; i++)
-        if (f.waiting.v[i])
-            f.waiting.v[i]->mark = 1;
+        f.waiting.v[i].wanted = f.waiting.v[i].op != NULL;
     flush(&f, from);
     sink(c, out);
     for (int i = 0; i < out->v.n; i++) {

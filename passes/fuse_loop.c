@@ -15,7 +15,9 @@
 
 #include <string.h>
 
-enum { MAX_NODES = 48, MAX_KEEP = 1 << 14 };
+/* Kept rows lie on the stack of the rank's thread, which has STACK_BYTES (16
+ * MiB, runtime/main.c): one row of at most 64 KiB, one nest of 1 MiB. */
+enum { MAX_NODES = 48, MAX_KEEP = 1 << 14, MAX_KEEP_ALL = 1 << 18 };
 
 typedef struct space {
     int n;
@@ -390,6 +392,14 @@ static bool expensive(const nd_op *op)
            (op->kind == OP_MAP && nd_ews[op->sub].cost >= 8);
 }
 
+static int kept_rows(const nd_kernel *k)
+{
+    int n = 0;
+    for (int i = 0; i < k->nodes.n; i++)
+        n += k->nodes.v[i].keep;
+    return n;
+}
+
 static void keep_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     timing *t = user;
@@ -403,7 +413,8 @@ static void keep_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
             row *= c->exts.v[t->k->inner[i]].max;
         if (n->stored || n->keep)
             return;
-        if (expensive(n->op) && row <= MAX_KEEP) {
+        if (expensive(n->op) && row <= MAX_KEEP &&
+            row * (kept_rows(t->k) + 1) <= MAX_KEEP_ALL) {
             n->keep = true;
             return;
         }

@@ -333,10 +333,7 @@ nd_value *nd_accum_source(const nd_code *c, const nd_op *accum)
 
 nd_ref nd_grad_ref(nd_code *c, const nd_op *accum)
 {
-    nd_param *p = NULL;
-    for (int i = 0; i < c->m->params.n; i++)
-        if (strcmp(c->m->params.v[i]->name, accum->name) == 0)
-            p = c->m->params.v[i];
+    nd_param *p = c->m->params.v[nd_param_index(c->m, accum->name)];
     nd_ref r = param_ref(c, p, AT_GRAD);
     for (nd_block *b = accum->block; p->layer && b->parent;
          b = b->parent->block)

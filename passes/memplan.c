@@ -98,33 +98,59 @@ typedef struct item {
     nd_kernels *blob;                /* the temporaries of a body */
     size_t bytes, at;
     int from, to;
-    bool placed;
 } item;
 
 typedef ND_VEC(item) items;
 
+typedef struct ranked {
+    item *x;
+    int order;
+} ranked;
+
+/* Largest first; of the same size, the first one. */
+static int by_size(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->x->bytes != y->x->bytes)
+        return x->x->bytes < y->x->bytes ? 1 : -1;
+    return x->order - y->order;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const item *x = *(item *const *)a, *y = *(item *const *)b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* The lowest offset that is free of the placed ones while x lives; `busy` has
+ * room for them. */
+static size_t lowest_gap(const item *x, const ranked *placed, int n,
+                         item **busy)
+{
+    size_t at = 0;
+    int nbusy = 0;
+    for (int i = 0; i < n; i++)
+        if (placed[i].x->to >= x->from && x->to >= placed[i].x->from)
+            busy[nbusy++] = placed[i].x;
+    qsort(busy, (size_t)nbusy, sizeof *busy, by_offset);
+    for (int i = 0; i < nbusy && busy[i]->at < at + x->bytes; i++)
+        if (busy[i]->at + busy[i]->bytes > at)
+            at = busy[i]->at + busy[i]->bytes;
+    return at;
+}
+
 /* Largest first, each at the lowest offset that is free while it lives. */
-static size_t pack(items *it)
+static size_t pack(nd_arena *a, items *it)
 {
     size_t end = 0;
-    for (int round = 0; round < it->n; round++) {
-        item *x = NULL;
-        for (int i = 0; i < it->n; i++)
-            if (!it->v[i].placed && (!x || it->v[i].bytes > x->bytes))
-                x = &it->v[i];
-        x->at = 0;
-        for (bool moved = true; moved;) {
-            moved = false;
-            for (int i = 0; i < it->n; i++) {
-                const item *y = &it->v[i];
-                if (!y->placed || y->to < x->from || x->to < y->from ||
-                    y->at + y->bytes <= x->at || x->at + x->bytes <= y->at)
-                    continue;
-                x->at = y->at + y->bytes;
-                moved = true;
-            }
-        }
-        x->placed = true;
+    ranked *order = ND_NEWN(a, ranked, it->n + 1);
+    item **busy = ND_NEWN(a, item *, it->n + 1);
+    for (int i = 0; i < it->n; i++)
+        order[i] = (ranked){&it->v[i], i};
+    qsort(order, (size_t)it->n, sizeof *order, by_size);
+    for (int i = 0; i < it->n; i++) {
+        item *x = order[i].x;
+        x->at = lowest_gap(x, order, i, busy);
         end = x->at + x->bytes > end ? x->at + x->bytes : end;
     }
     return end;
@@ -178,7 +204,7 @@ static size_t plan_list(nd_code *c, nd_kernels *list, const nd_block *block,
                   .bytes = plan_list(c, body, body->block, &inner)};
         ND_PUSH(c->a, &t->it, x);
     }
-    return pack(&t->it);
+    return pack(c->a, &t->it);
 }
 
 static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v,
@@ -329,7 +355,7 @@ static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
             int want = input ? 0 : saved && !(in & 1) ? 2 : 1;
             if (!lists[i] || want != pass)
                 continue;
-            if (pass == 1 && !(in & 1 && in & 6))
+            if (pass == 1 && !(in & 1 && (in & 6 || lists[i] & CROSSES)))
                 continue;            /* a temporary */
             size_t bytes = nd_bytes_max(c, v);
             size_t copies = pass == 2 ? slots : 1;
@@ -352,11 +378,10 @@ static size_t place_temps(nd_code *c, int s, nd_stage_mem *mem,
         plan_list(c, list, c->m->step, &t);
         for (int i = 0; i < t.it.n; i++) {
             item *x = &t.it.v[i];
-            x->placed = false;
             if (x->v && lists[x->v->mark] & READ_LATE)
                 x->to = LAST;
         }
-        size_t bytes = pack(&t.it);
+        size_t bytes = pack(c->a, &t.it);
         emit_places(c, mem, &t, at);
         most = bytes > most ? bytes : most;
     }

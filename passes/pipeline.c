@@ -99,7 +99,7 @@ static bool reads_first_only(const nd_op *op)
         return false;
     for (int i = 0; i < op->nin; i++) {
         const nd_op *d = op->in[i]->def;
-        if (d->kind == OP_PARAM || nd_is_free(op->in[i]))
+        if (d->kind == OP_PARAM || op->in[i]->mark)
             continue;
         if (!(d->mark & (d->phase == PH_BWD ? OF_FIRST : BEFORE_FWD)))
             return false;
@@ -135,7 +135,7 @@ static void pull_to_last(const nd_op *reader, const nd_op *op)
 static void relate(pipe *pp)
 {
     nd_block *b = pp->m->step;
-    nd_clear_marks(pp->m);
+    nd_mark_free(pp->m);             /* values; ops have marks of their own */
     if (pp->fwd)
         mark_reads(pp->fwd, BEFORE_FWD);
     if (!pp->bwd)
@@ -159,7 +159,7 @@ static void relate(pipe *pp)
 static bool on_demand(const nd_op *op)
 {
     return op->kind == OP_PARAM || op->phase == PH_PRE ||
-           (op->nout == 1 && nd_is_free(op->out[0]));
+           (op->nout == 1 && op->out[0]->mark);
 }
 
 static int place_of(const pipe *pp, const nd_op *op)
@@ -455,7 +455,9 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     if (!find_repeats(&pp))
         return false;
     if (pp.p > 1) {
+        nd_mark_free(m);
         own_operands(&pp, pp.fwd);
+        nd_mark_free(m);
         own_operands(&pp, pp.bwd);
     }
     m->program = ND_NEW(a, nd_program);

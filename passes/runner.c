@@ -38,7 +38,7 @@ static bool run_one(nd_module *m, const nd_options *o, const pass *p)
 {
     if ((m->state & p->requires) != p->requires) {
         nd_error(m->ctx, m->plan.loc,
-                 "pass '%s' needs a pass that has not run", p->name);
+                 "pass `%s` needs a pass that has not run", p->name);
         return false;
     }
     if (!p->run(m, o))
@@ -47,7 +47,7 @@ static bool run_one(nd_module *m, const nd_options *o, const pass *p)
     dump(m, o, p);
     if ((o->verify_each || p->ensures) && !nd_verify(m)) {
         nd_note(m->ctx, m->plan.loc,
-                "found after pass '%s': a fault of ndc, please report it",
+                "found after pass `%s`: a fault of ndc, please report it",
                 p->name);
         return false;
     }
@@ -66,9 +66,9 @@ bool nd_run_until(nd_module *m, const nd_options *o, const char *last)
         }
         if (end == NPASSES && strcmp(last, passes[NPASSES - 1].name)) {
             const char *near = nd_nearest(last, names, NPASSES);
-            nd_error(m->ctx, (nd_loc){0}, "no pass is called '%s'%s%s%s", last,
-                     near ? "; did you mean '" : "", near ? near : "",
-                     near ? "'?" : "");
+            nd_error(m->ctx, (nd_loc){0}, "no pass is called `%s`%s%s%s", last,
+                     near ? "; did you mean `" : "", near ? near : "",
+                     near ? "`?" : "");
             return false;
         }
     }

@@ -29,5 +29,11 @@ grep -q "kept in '.*broken.c'" "$work/out" || expect 0 cat "$work/out" missing
 expect 0 test -f "$work/broken.c"
 expect 1 test -f "$work/broken"
 expect 3 env CC=no-such-compiler "$ndc" "$mlp" -o "$work/broken"
+grep -q "internal error: .*kept in '.*broken.c'" "$work/out" ||
+    expect 0 echo "not told where the C file is"
 expect 1 "$ndc" "$mlp" -o "$work/no/such/folder"
+mkdir "$work/dash"                       # a name that looks like an option
+(cd "$work/dash" && "$ndc" "$mlp" -o -kk > "$work/out" 2>&1 &&
+    [ -f ./-kk.c ] && ./-kk --steps 1 > "$work/out" 2>&1) ||
+    expect 0 cat "$work/out" "-o -kk failed"
 exit $failed

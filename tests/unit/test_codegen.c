@@ -142,7 +142,7 @@ static void lines_are_folded(void **state)
                              "third_argument, fourth_argument,\n"
                              "        fifth);\n");
     cg_names names = {.arena = a};
-    assert_string_equal(cg_fresh(&names, "for"), "for_2");
+    assert_string_equal(cg_fresh(&names, "for"), "v_for");
     assert_string_equal(cg_fresh(&names, "a.b"), "a_b");
     assert_string_equal(cg_fresh(&names, "a_b"), "a_b_2");
     assert_string_equal(cg_number(a, ND_F32, 0.1), "0.1f");
