@@ -40,9 +40,9 @@ static double normal(uint64_t *state)
     return r * cos(2 * 3.14159265358979323846 * uniform(state));
 }
 
-static nd_module *load(const options *o, const char *last)
+/* The module lives in `c`, which is the caller's. */
+static nd_module *load(nd_ctx *c, const options *o, const char *last)
 {
-    nd_ctx *c = nd_ctx_new();
     int file = nd_read_file(c, o->path);
     nd_module *m = file ? nd_frontend(c, file, &o->front) : NULL;
     nd_options p = {0};
@@ -209,9 +209,9 @@ static char *read_all(const char *path, nd_arena *a)
 
 /* ---- the comparison ----------------------------------------------------- */
 
-static bool build(const options *o)
+static bool build(nd_ctx *c, const options *o)
 {
-    nd_module *m = load(o, NULL);
+    nd_module *m = load(c, o, NULL);
     if (!m)
         return false;
     m->train.data = DATA_ARRAYS;
@@ -275,9 +275,9 @@ static bool compare(const options *o, nd_module *m, const nd_feed *f,
     return ok;
 }
 
-static int run(const options *o)
+static int run(nd_ctx *c, const options *o)
 {
-    nd_module *m = load(o, "autodiff");
+    nd_module *m = load(c, o, "autodiff");
     if (!m || !m->loss)
         return 1;
     nd_feed *f = make_feeds(o, m);
@@ -285,7 +285,7 @@ static int run(const options *o)
                          .nfeeds = m->inputs.n + m->params.n, .feeds = f};
     nd_eval_result r;
     nd_arena *a = m->ctx->arena;
-    if (!nd_eval(m, &e, &r) || !write_files(o, m, f) || !build(o))
+    if (!nd_eval(m, &e, &r) || !write_files(o, m, f) || !build(c, o))
         return 1;
     const char *cmd = nd_fmt(
         a, "'%s' --data '%s.data.safetensors' --load '%s.load.safetensors' "
@@ -328,5 +328,10 @@ int main(int argc, char **argv)
         i++;
     }
     o.front.set = o.set;
-    return o.path && o.work ? run(&o) : 2;
+    if (!o.path || !o.work)
+        return 2;
+    nd_ctx *c = nd_ctx_new();
+    int status = run(c, &o);
+    nd_ctx_free(c);
+    return status;
 }
