@@ -174,6 +174,9 @@ void nd_ad_add(nd_ad *d, nd_value *v, nd_value *g)
             d->captured_adj.v[i] = plus(d, d->captured_adj.v[i], g);
             return;
         }
+    nd_error(d->m->ctx, d->b.loc,
+             "the gradient of `%s` is lost: a fault of ndc, please report it",
+             v->name);
 }
 
 /* ---- repeats ------------------------------------------------------------- */
@@ -186,27 +189,31 @@ static bool inside(const nd_block *b, const nd_block *outer)
     return false;
 }
 
-/* Outer values read in the body into which gradient flows, parameters aside. */
+static void capture(nd_ad *d, nd_value *v)
+{
+    if (inside(nd_block_of(v), d->block) || !d->active[v->mark] ||
+        nd_param_of(d->m, v))
+        return;
+    for (int j = 0; j < d->captured.n; j++)
+        if (d->captured.v[j] == v)
+            return;
+    ND_PUSH(d->m->ctx->arena, &d->captured, v);
+    ND_PUSH(d->m->ctx->arena, &d->captured_adj, NULL);
+}
+
+/* Outer values that the body reads or yields and into which gradient flows,
+ * parameters aside. */
 static void find_captured(nd_ad *d, nd_block *b)
 {
     for (int i = 0; i < b->ops.n; i++) {
         nd_op *op = b->ops.v[i];
-        for (int k = 0; k < op->nin; k++) {
-            nd_value *v = op->in[k];
-            if (inside(nd_block_of(v), d->block) || !d->active[v->mark] ||
-                nd_param_of(d->m, v))
-                continue;
-            bool known = false;
-            for (int j = 0; j < d->captured.n; j++)
-                known |= d->captured.v[j] == v;
-            if (known)
-                continue;
-            ND_PUSH(d->m->ctx->arena, &d->captured, v);
-            ND_PUSH(d->m->ctx->arena, &d->captured_adj, NULL);
-        }
+        for (int k = 0; k < op->nin; k++)
+            capture(d, op->in[k]);
         if (op->body)
             find_captured(d, op->body);
     }
+    for (int k = 0; k < b->yields.n; k++)
+        capture(d, b->yields.v[k]);
 }
 
 static nd_value *zeros(nd_builder *b, const nd_type *like)

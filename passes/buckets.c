@@ -55,8 +55,9 @@ static nd_bucket kind_of(nd_code *c, const nd_param *p)
         .decay = p->decay,
         .frozen = p->frozen,
     };
-    if (plan->zero >= 1 && !b.frozen && !(b.cut & plan->zero_mesh))
-        b.zero = plan->zero_mesh;
+    /* Only ranks that sum a gradient share its state among them. */
+    if (plan->zero >= 1 && !b.frozen)
+        b.zero = plan->zero_mesh & b.sum;
     return b;
 }
 

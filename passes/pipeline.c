@@ -34,6 +34,27 @@ static int last(const pipe *pp)
 
 /* ---- the repeats and their iterations ------------------------------------ */
 
+/* What the stage masks of buckets hold. */
+enum { MAX_STAGES = 32 };
+
+static bool check_plan(pipe *pp)
+{
+    nd_module *m = pp->m;
+    if (pp->p > MAX_STAGES) {
+        nd_error(m->ctx, m->plan.pipe_loc, "%d pipeline stages, at most %d",
+                 pp->p, MAX_STAGES);
+        return false;
+    }
+    if (pp->p > 1 && m->plan.zero && (m->plan.zero_mesh >> m->mesh.pipe & 1)) {
+        nd_error(m->ctx, m->plan.zero_loc,
+                 "stages hold different parameters: nothing can be shared "
+                 "over `%s`", m->mesh.name[m->mesh.pipe]);
+        nd_note(m->ctx, m->plan.pipe_loc, "it is the pipeline's axis");
+        return false;
+    }
+    return true;
+}
+
 static bool find_repeats(pipe *pp)
 {
     nd_module *m = pp->m;
@@ -446,15 +467,32 @@ static void house_unused(pipe *pp)
     }
 }
 
+/* A loss that the repeat carries is final on the last stage alone: a copy
+ * there takes its place. */
+static void own_loss(pipe *pp)
+{
+    nd_module *m = pp->m;
+    if (!m->loss || !pp->fwd || m->loss->def != pp->fwd)
+        return;
+    nd_builder at = {.m = m, .block = m->step, .phase = PH_FWD,
+                     .loc = pp->fwd->loc, .path = pp->fwd->path,
+                     .hint = m->loss->name};
+    while (m->step->ops.v[at.at++] != pp->fwd)
+        ;
+    nd_type like = m->loss->type;
+    m->loss = nd_op_new(&at, OP_BROADCAST, 1, &m->loss, 1, &like)->out[0];
+}
+
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
     (void)o;
     nd_arena *a = m->ctx->arena;
     pipe pp = {.m = m, .a = a};
     pp.p = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
-    if (!find_repeats(&pp))
+    if (!check_plan(&pp) || !find_repeats(&pp))
         return false;
     if (pp.p > 1) {
+        own_loss(&pp);
         nd_mark_free(m);
         own_operands(&pp, pp.fwd);
         nd_mark_free(m);

@@ -324,11 +324,26 @@ static void check_rules(nd_op *op, void *user)
     }
 }
 
+/* A microbatch is one more cut of the sample axis. */
+static void check_room(nd_sh *s)
+{
+    nd_module *m = s->m;
+    for (int i = 0; i < m->plan.rules.n && m->plan.microbatches > 1; i++) {
+        const nd_rule *r = &m->plan.rules.v[i];
+        if (r->axis != m->sample || r->mesh.n < ND_MAX_CUT)
+            continue;
+        nd_error(m->ctx, r->loc, "at most %d mesh axes may cut `%s` beside "
+                 "microbatches", ND_MAX_CUT - 1, r->axis->name);
+        s->failed = true;
+    }
+}
+
 bool pass_shard(nd_module *m, const nd_options *o)
 {
     (void)o;
     nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n)};
     nd_walk(m->step, check_rules, &s);
+    check_room(&s);
     nd_clear_marks(m);
     block(&s, NULL, m->step);
     if (!s.failed)
