@@ -169,6 +169,23 @@ static double sizes(const ck_axes *ax)
     return n;
 }
 
+/* One reduction of a tensor; bool counts as integers. The result remembers
+ * where its axes went and which indices it is made of. */
+static ck_val reduce_over(ck *c, ast_expr *e, nd_red red, ck_val x,
+                          const ck_axes *ax)
+{
+    if (!ck_has_axes(c, x, ax))
+        return ck_bad();
+    ck_at(c, e->loc);
+    nd_value *v = x.v;
+    if (v->type.dtype == ND_BOOL)
+        v = nd_cast(&c->b, v, ND_I32);
+    ck_val r = ck_tensor(nd_reduce(&c->b, red, v, ax->n, ax->a));
+    r.gone = x.gone;
+    r.idx = x.idx;
+    return r;
+}
+
 /* The sum, as a product of matrices where the argument is a product. */
 static ck_val sum_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax)
 {
@@ -193,16 +210,7 @@ static ck_val sum_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax)
                                               : ck_int(k);
         return ck_ew(c, EW_MUL, e->loc, x, n);
     }
-    if (!ck_has_axes(c, x, ax))
-        return ck_bad();
-    ck_at(c, e->loc);
-    nd_value *v = x.v;
-    if (v->type.dtype == ND_BOOL)
-        v = nd_cast(&c->b, v, ND_I32);
-    ck_val r = ck_tensor(nd_reduce(&c->b, RED_SUM, v, ax->n, ax->a));
-    r.gone = x.gone;
-    r.idx = x.idx;
-    return r;
+    return reduce_over(c, e, RED_SUM, x, ax);
 }
 
 /* sum(where(m, x, 0)) / max(sum(m), 1), over the sizes that m lacks too. */
@@ -265,16 +273,7 @@ static ck_val extreme(ck *c, ast_expr *e, ast_expr *arg, nd_red red,
         return ck_bad();
     if (x.kind == VAL_CONST)
         return x;
-    if (!ck_has_axes(c, x, ax))
-        return ck_bad();
-    ck_at(c, e->loc);
-    nd_value *v = x.v;
-    if (v->type.dtype == ND_BOOL)
-        v = nd_cast(&c->b, v, ND_I32);
-    ck_val r = ck_tensor(nd_reduce(&c->b, red, v, ax->n, ax->a));
-    r.gone = x.gone;
-    r.idx = x.idx;
-    return r;
+    return reduce_over(c, e, red, x, ax);
 }
 
 ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
