@@ -22,29 +22,11 @@ for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/passes/*/*.ndir \
 done
 
 toy="--set batch=6 --set seq=5 --set vocab=13 --set d=12 --set heads=3 --set layers=4"
+# meshes.txt: mesh|rules|further plan entry
 while IFS='|' read -r mesh rules more; do
     printf 'plan {\n  mesh %s\n  %s\n  %s\n}\n' "$mesh" "$rules" "$more" > "$plan"
     check --plan="$plan" $toy "$NDC_SOURCE/examples/gpt.nd"
-done <<'LIST'
-dp = 1||
-dp = 2|shard batch -> dp|
-dp = 3|shard batch -> dp|microbatches 2
-dp = 4|shard batch -> dp|zero 1 over dp
-tp = 2|shard heads -> tp, ffn -> tp, vocab -> tp|
-tp = 2|shard heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|microbatches 3
-tp = 5|shard heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|recompute attention
-tp = 2|shard seq -> tp|
-tp = 2|shard d -> tp|
-tp = 2|shard kv -> tp|
-pp = 2||pipeline layers -> pp, schedule = gpipe, microbatches = 3
-pp = 4||pipeline layers -> pp, schedule = 1f1b, microbatches = 2
-pp = 3||pipeline layers -> pp, schedule = 1f1b, microbatches = 6, stages = [1, 1, 2]
-dp = 2, tp = 2|shard batch -> dp, heads -> tp, vocab -> tp|recompute block
-a = 2, b = 2|shard batch -> (a, b)|microbatches 2
-a = 2, b = 2|shard heads -> a, ffn -> (a, b), vocab -> b, seq -> b|
-pp = 2, dp = 2, tp = 2|shard batch -> dp, heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|pipeline layers -> pp, schedule = 1f1b, microbatches = 3
-pp = 2, dp = 3, tp = 2|shard batch -> dp, heads -> tp, ffn -> tp, vocab -> tp|pipeline layers -> pp, schedule = gpipe, microbatches = 2
-LIST
+done < "$NDC_SOURCE/tests/eval/meshes.txt"
 
 for f in g g3 gdrop u; do
     for mesh in 'tp = 2|vocab -> tp, seq -> tp' 'dp = 3|batch -> dp' \
