@@ -97,7 +97,7 @@ typedef struct cg_fn {
     int indent;
     cg_names names;
     bool *len_used, *off_used;       /* by extent */
-    bool uses_rank, uses_random;
+    bool uses_rank, uses_random, uses_training;
     ND_VEC(cg_pointer) ptrs;
     ND_VEC(const void *) ptr_keys;   /* their values or parameters */
     ND_VEC(nd_op *) iters;

@@ -318,6 +318,7 @@ static const char *global_index(cg_env *e, const nd_type *t)
     return s ? s : "0";
 }
 
+/* Dropout is on in training; noise is always there. */
 static cg_expr random_value(cg_env *e, const nd_op *op)
 {
     nd_arena *a = e->f->g->a;
@@ -329,10 +330,14 @@ static cg_expr random_value(cg_env *e, const nd_op *op)
         stream = nd_fmt(a, "%s + 0x9e3779b9u * (uint32_t)(%s + 1)", stream,
                         cg_iter(e->f, rep));
     e->f->uses_random = e->f->uses_rank = true;
+    const char *at = global_index(e, &op->out[0]->type);
+    if (op->kind == OP_NORMAL)
+        return (cg_expr){nd_fmt(a, "nd_normal(seed, (uint64_t)(%s), step, %s)",
+                                at, stream), CG_PRIMARY};
+    e->f->uses_training = true;
     return (cg_expr){
         nd_fmt(a, "training ? nd_dropout(%s, seed, (uint64_t)(%s), step, %s) "
-               ": 1.0f", cg_number(a, ND_F32, op->num),
-               global_index(e, &op->out[0]->type), stream),
+               ": 1.0f", cg_number(a, ND_F32, op->num), at, stream),
         CG_TERNARY};
 }
 
@@ -355,6 +360,7 @@ cg_expr cg_op_value(cg_env *e, nd_op *op)
     case OP_GATHER:
         return gather_value(e, op);
     case OP_RANDOM:
+    case OP_NORMAL:
         return random_value(e, op);
     case OP_ACCUM:
         return cg_value(e, nd_accum_source(e->f->g->c, op));

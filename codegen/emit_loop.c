@@ -181,7 +181,8 @@ static const char *scratch(nest *x, int i)
 
 static bool is_statement(const nd_op *op)
 {
-    return op->kind == OP_GATHER || op->kind == OP_RANDOM;
+    return op->kind == OP_GATHER || op->kind == OP_RANDOM ||
+           op->kind == OP_NORMAL;
 }
 
 static void emit_node(nest *x, int i)
@@ -191,6 +192,11 @@ static void emit_node(nest *x, int i)
     cg_expr v = cg_op_value(&x->e, op);
     if (n->fold || by_rows(x, n)) {
         fold_into(x, n, n->fold ? x->e.local[i].s : x->partial[i], v);
+        return;
+    }
+    if (n->scan) {
+        cg_line(&x->f, "%s += %s;", x->partial[i], v.s);
+        store(x, n, x->partial[i]);
         return;
     }
     if (n->add) {
@@ -224,7 +230,12 @@ static void emit_node(nest *x, int i)
 
 static void open_loop(nest *x, const cg_axis *a, bool brace)
 {
-    cg_line(&x->f, "for (int64_t %s = 0; %s < %s; %s++)%s", a->var, a->var,
+    const nd_node *n = &x->k->nodes.v[0];
+    if (a->inner && n->scan && n->op->reverse)
+        cg_line(&x->f, "for (int64_t %s = %s - 1; %s >= 0; %s--)%s", a->var,
+                cg_count(&x->f, a->ext), a->var, a->var, brace ? " {" : "");
+    else
+        cg_line(&x->f, "for (int64_t %s = 0; %s < %s; %s++)%s", a->var, a->var,
             cg_count(&x->f, a->ext), a->var, brace ? " {" : "");
     x->f.indent++;
 }
@@ -238,7 +249,7 @@ static int lines_in(const nd_buf *b)
 }
 
 /* The vector pragma, unless two elements of the innermost loop may add to one
- * place. */
+ * place or follow each other. */
 static void simd_pragma(nest *x)
 {
     nd_kernel *k = x->k;
@@ -249,8 +260,8 @@ static void simd_pragma(nest *x)
         const nd_node *n = &k->nodes.v[i];
         if (!x->need[i])
             continue;
-        if (n->op->kind == OP_SCATTER_ADD &&
-            nd_axis_at(&n->op->in[1]->type, last) >= 0)
+        if (n->scan || (n->op->kind == OP_SCATTER_ADD &&
+                        nd_axis_at(&n->op->in[1]->type, last) >= 0))
             return;
         static const char *const op[] = {"+", "max", "min"};
         const char *var = n->fold ? x->e.local[i].s
@@ -295,7 +306,8 @@ static void start_folds(nest *x, int pass)
 {
     for (int i = 0; i < x->k->nodes.n; i++) {
         nd_node *n = &x->k->nodes.v[i];
-        if (n->row || n->pass != pass || !(n->fold || by_rows(x, n)))
+        if (n->row || n->pass != pass ||
+            !(n->fold || n->scan || by_rows(x, n)))
             continue;
         const char *name = cg_local_name(&x->f, n->op->out[0]);
         cg_line(&x->f, "%s %s = %s;", cg_ctype(n->op->out[0]->type.dtype),

@@ -122,9 +122,10 @@ void cg_declare(cg_fn *f, nd_buf *b)
         if (f->off_used[e])
             nd_putf(b, "    const int64_t o_%s = r->off[%s];\n", x + 2, x);
     }
+    if (f->uses_training)
+        nd_put(b, "    const bool training = r->training;\n");
     if (f->uses_random)
-        nd_put(b, "    const bool training = r->training;\n"
-                  "    const uint64_t seed = r->seed;\n"
+        nd_put(b, "    const uint64_t seed = r->seed;\n"
                   "    const uint32_t step = (uint32_t)r->step;\n");
 }
 

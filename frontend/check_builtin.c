@@ -2,7 +2,6 @@
  *
  *   wte[vocab: t]         ->  %x = gather [vocab] %wte, %t
  *   rename[seq -> kv](x)  ->  %k = rename [seq -> kv] %x
- *   dropout(x, 0.1)       ->  %m = dropout_mask 0.1 "layers.drop"; mul %x, %m
  */
 #include "frontend.h"
 
@@ -165,10 +164,8 @@ ck_val ck_index(ck *c, ast_expr *e)
         ck_file *file;
         if (!strcmp(base->str, "index"))
             return index_of(c, e);
-        if (!strcmp(base->str, "random_normal")) {
-            ck_later(c, e->loc, "`random_normal`");
-            return ck_bad();
-        }
+        if (!strcmp(base->str, "random_normal") && !c->const_only)
+            return ck_random_normal(c, e);
         if (ck_is_builtin(base->str) || ck_find_fn(c, base->str, &file)) {
             ck_error(c, e->loc, "`%s` is a function: `%s[...](...)`",
                      base->str, base->str);
@@ -182,10 +179,8 @@ ck_val ck_index(ck *c, ast_expr *e)
         ck_error(c, e->loc, "a constant has no axes to index");
         return ck_bad();
     }
-    if (e->brk->right) {
-        ck_later(c, e->brk->loc, "a slice onto a new axis");
-        return ck_bad();
-    }
+    if (e->brk->right)
+        return ck_slice(c, e, x);
     for (int i = 0; i < e->brk->left->n; i++) {
         const ast_item *it = &e->brk->left->v[i];
         if (!it->lo || it->hi) {
@@ -276,46 +271,6 @@ static ck_val cast_to(ck *c, ast_expr *e, ast_brk *brk)
     return r;
 }
 
-static ck_val dropout(ck *c, ast_expr *e)
-{
-    static const char *const names[] = {"x", "p"};
-    ast_expr *slot[2];
-    double p;
-    if (!ck_cfg_args(c, "dropout", e->args, names, 2, slot))
-        return ck_bad();
-    if (!slot[0] || !slot[1]) {
-        ck_error(c, e->loc, "`dropout` is written dropout(x, p)");
-        return ck_bad();
-    }
-    ck_val x = ck_expr(c, slot[0]);
-    const char *path = ck_instance(c, e, "dropout");
-    if (!ck_is_value(c, slot[0]->loc, x) || !ck_cfg_num(c, slot[1], &p))
-        return ck_bad();
-    if (!(p >= 0 && p < 1)) {
-        ck_error(c, slot[1]->loc, "a dropout probability is in [0, 1)");
-        return ck_bad();
-    }
-    if (p == 0)
-        return x;
-    /* `like` shares parameters, never random numbers. */
-    const char *stream = path;
-    for (int k = 2, i = 0; i < c->streams.n; i++)
-        if (!strcmp(c->streams.v[i], stream)) {
-            stream = nd_fmt(c->ctx->arena, "%s_%d", path, k++);
-            i = -1;
-        }
-    ND_PUSH(c->ctx->arena, &c->streams, stream);
-    ck_at(c, e->loc);
-    nd_value *v = ck_strong(c, x, ND_F32);
-    ck_val r = x;
-    if (!v)
-        return ck_bad();
-    r = ck_tensor(nd_map(&c->b, EW_MUL, v,
-                         nd_dropout_mask(&c->b, &v->type, p, stream), NULL));
-    r.gone = x.gone;
-    return r;
-}
-
 static ck_val where_call(ck *c, ast_expr *e)
 {
     const ast_args *a = e->args;
@@ -379,12 +334,6 @@ static ck_val no_gradient(ck *c, ast_expr *e)
     return r.v ? r : ck_bad();
 }
 
-static const char *const later[] = {
-    "split", "flatten", "stack", "concat", "shift", "cumsum", "top_k",
-    "one_hot", "argmax", "random_normal",
-};
-enum { NLATER = sizeof later / sizeof *later };
-
 static int function_ew(const char *name)
 {
     int op = nd_ew_find(name);
@@ -398,17 +347,10 @@ static bool is_reduction(const char *name)
            !strcmp(name, "max") || !strcmp(name, "min");
 }
 
-static bool is_later(const char *name)
-{
-    for (int i = 0; i < NLATER; i++)
-        if (!strcmp(name, later[i]))
-            return true;
-    return false;
-}
-
 bool ck_is_builtin(const char *name)
 {
-    return is_reduction(name) || is_later(name) || function_ew(name) >= 0 ||
+    return is_reduction(name) || ck_is_shape(name) ||
+           function_ew(name) >= 0 || !strcmp(name, "random_normal") ||
            !strcmp(name, "rename") || !strcmp(name, "cast") ||
            !strcmp(name, "dropout") || !strcmp(name, "where") ||
            !strcmp(name, "stop_gradient") || !strcmp(name, "index");
@@ -417,12 +359,8 @@ bool ck_is_builtin(const char *name)
 ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk)
 {
     int op = function_ew(name);
-    bool axes = is_reduction(name) || !strcmp(name, "rename") ||
-                !strcmp(name, "cast");
-    if (is_later(name)) {
-        ck_later(c, e->oploc, nd_fmt(c->ctx->arena, "`%s`", name));
-        return ck_bad();
-    }
+    bool axes = is_reduction(name) || ck_is_shape(name) ||
+                !strcmp(name, "rename") || !strcmp(name, "cast");
     if (!axes && brk) {
         ck_error(c, brk->loc, "`%s` takes no axes", name);
         return ck_bad();
@@ -432,6 +370,8 @@ ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk)
                  "`%s` has no parameters to name", name);
         return ck_bad();
     }
+    if (ck_is_shape(name))
+        return ck_shape(c, e, name, brk);
     if (is_reduction(name))
         return ck_reduction(c, e, name, brk);
     if (op >= 0)
@@ -441,11 +381,13 @@ ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk)
     if (!strcmp(name, "cast"))
         return cast_to(c, e, brk);
     if (!strcmp(name, "dropout"))
-        return dropout(c, e);
+        return ck_dropout(c, e);
     if (!strcmp(name, "where"))
         return where_call(c, e);
     if (!strcmp(name, "stop_gradient"))
         return no_gradient(c, e);
-    ck_error(c, e->loc, "`index` is written index[axis]");
+    ck_error(c, e->loc, !strcmp(name, "index")
+                 ? "`index` is written index[axis]"
+                 : "`%s` is written %s[axes]", name, name);
     return ck_bad();
 }

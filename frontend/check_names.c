@@ -450,7 +450,10 @@ static void candidates(ck *c, names *v, const char *what)
         "sum", "mean", "max", "min", "rename", "cast", "dropout", "where",
         "stop_gradient", "index", "exp", "log", "sqrt", "rsqrt", "tanh",
         "sigmoid", "erf", "sin", "cos", "abs", "minimum", "maximum",
+        "random_normal",
     };
+    for (int i = 0; fn && ck_shape_name(i); i++)
+        add(c, v, ck_shape_name(i));
     for (size_t i = 0; fn && i < sizeof builtin / sizeof *builtin; i++)
         add(c, v, builtin[i]);
 }

@@ -107,7 +107,7 @@ static void assign(ck *c, const ast_stmt *s)
     ck_val v = ck_expr(c, e);
     int n = s->names->n;
     if (v.kind != VAL_BAD && n != (v.kind == VAL_TUPLE ? v.n : 1)) {
-        ck_error(c, s->loc, "%d names for %d result%s", n,
+        ck_error(c, s->loc, "%d name%s for %d result%s", n, n == 1 ? "" : "s",
                  v.kind == VAL_TUPLE ? v.n : 1, v.kind == VAL_TUPLE ? "s" : "");
         v = ck_bad();
     }

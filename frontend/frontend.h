@@ -411,6 +411,16 @@ ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk);
 ck_val ck_index(ck *c, ast_expr *e);
 void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x);
 
+/* check_shape.c: split, stack, shift, top_k and the like */
+bool ck_is_shape(const char *name);
+const char *ck_shape_name(int i);    /* NULL after the last one */
+ck_val ck_shape(ck *c, ast_expr *e, const char *name, ast_brk *brk);
+ck_val ck_slice(ck *c, ast_expr *e, ck_val x);   /* x[a -> b: p..q] */
+
+/* check_random.c: dropout(x, p), random_normal[axes] */
+ck_val ck_dropout(ck *c, ast_expr *e);
+ck_val ck_random_normal(ck *c, ast_expr *e);
+
 /* check_call.c: instances of functions, parameters */
 ck_val ck_call(ck *c, ast_expr *e);
 const char *ck_instance(ck *c, ast_expr *e, const char *fn);

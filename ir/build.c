@@ -187,12 +187,18 @@ nd_op *nd_clone(nd_builder *b, const nd_op *op, nd_value *const *in)
     return c;
 }
 
+static nd_axis **axis_list(nd_builder *b, int n, nd_axis *const *axes)
+{
+    nd_axis **copy = ND_NEWN(b->m->ctx->arena, nd_axis *, n);
+    if (n)
+        memcpy(copy, axes, sizeof *axes * (size_t)n);
+    return copy;
+}
+
 static void set_axes(nd_builder *b, nd_op *op, int n, nd_axis *const *axes)
 {
     op->naxes = n;
-    op->axes = ND_NEWN(b->m->ctx->arena, nd_axis *, n);
-    if (n)
-        memcpy(op->axes, axes, sizeof *axes * (size_t)n);
+    op->axes = axis_list(b, n, axes);
 }
 
 nd_value *nd_input(nd_builder *b, const char *name, nd_type t)
@@ -297,14 +303,43 @@ nd_value *nd_scatter_add(nd_builder *b, nd_value *g, nd_axis *a, nd_value *i,
     return finish1(b, op);
 }
 
-nd_value *nd_rename(nd_builder *b, nd_value *x, nd_axis *from, nd_axis *to)
+/* The axes `from` of x become the axes `to`. */
+static nd_value *regroup(nd_builder *b, nd_opcode k, nd_value *x, int nfrom,
+                         nd_axis *const *from, int nto, nd_axis *const *to)
 {
-    nd_op *op = op_alloc(b, OP_RENAME, 1, &x, 1);
+    nd_op *op = op_alloc(b, k, 1, &x, 1);
     if (!op)
         return NULL;
-    set_axes(b, op, 1, &from);
-    op->to = ND_NEW(b->m->ctx->arena, nd_axis *);
-    op->to[0] = to;
+    set_axes(b, op, nfrom, from);
+    op->nto = nto;
+    op->to = axis_list(b, nto, to);
+    return finish1(b, op);
+}
+
+nd_value *nd_rename(nd_builder *b, nd_value *x, nd_axis *from, nd_axis *to)
+{
+    return regroup(b, OP_RENAME, x, 1, &from, 1, &to);
+}
+
+nd_value *nd_split(nd_builder *b, nd_value *x, nd_axis *a, int n,
+                   nd_axis *const *to)
+{
+    return regroup(b, OP_SPLIT, x, 1, &a, n, to);
+}
+
+nd_value *nd_flatten(nd_builder *b, nd_value *x, int n, nd_axis *const *from,
+                     nd_axis *a)
+{
+    return regroup(b, OP_FLATTEN, x, n, from, 1, &a);
+}
+
+nd_value *nd_cumsum(nd_builder *b, nd_value *x, nd_axis *a, bool reverse)
+{
+    nd_op *op = op_alloc(b, OP_CUMSUM, 1, &x, 1);
+    if (!op)
+        return NULL;
+    op->reverse = reverse;
+    set_axes(b, op, 1, &a);
     return finish1(b, op);
 }
 
@@ -343,6 +378,17 @@ nd_value *nd_dropout_mask(nd_builder *b, const nd_type *like, double p,
     t.sum = t.max = 0;
     nd_op *op = declared(b, OP_RANDOM, 0, NULL, t);
     op->num = p;
+    op->name = stream;
+    return finish1(b, op);
+}
+
+nd_value *nd_random_normal(nd_builder *b, const nd_type *like,
+                           const char *stream)
+{
+    nd_type t = *like;
+    t.dtype = ND_F32;
+    t.sum = t.max = 0;
+    nd_op *op = declared(b, OP_NORMAL, 0, NULL, t);
     op->name = stream;
     return finish1(b, op);
 }

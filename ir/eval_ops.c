@@ -109,7 +109,21 @@ static double mask(const ev_stage *s, const nd_op *op, uint64_t index,
     return s->w->o->f32 ? (double)(1.0f / (1.0f - p)) : 1 / (1 - op->num);
 }
 
-bool eval_random(ev_stage *s, const nd_op *op)
+/* The row-major index in the whole value of where the walk stands. */
+static uint64_t whole_index(const nd_type *t, const ev_piece *p,
+                            const ev_walk *w)
+{
+    uint64_t index = 0;
+    for (int d = 0; d < t->rank; d++)
+        index = index * (uint64_t)t->axis[d]->size +
+                (uint64_t)(p->off[d] + w->i[d]);
+    return index;
+}
+
+/* A number per element, by its place, the step and the iteration. */
+static bool random_values(ev_stage *s, const nd_op *op,
+                          double (*number)(const ev_stage *, const nd_op *,
+                                           uint64_t, uint32_t))
 {
     const nd_type *t = &op->out[0]->type;
     const ev_frame *f = s->cur;
@@ -121,15 +135,29 @@ bool eval_random(ev_stage *s, const nd_op *op)
         ev_walk w = {0};
         ev_over(&w, t, &out[r], NULL);
         ev_bind(&w, t, &out[r], NULL);
-        for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            uint64_t index = 0;
-            for (int d = 0; d < t->rank; d++)
-                index = index * (uint64_t)t->axis[d]->size +
-                        (uint64_t)(out[r].off[d] + w.i[d]);
-            w.v[0][w.at[0]] = mask(s, op, index, stream);
-        }
+        for (bool go = ev_start(&w); go; go = ev_step(&w))
+            w.v[0][w.at[0]] =
+                number(s, op, whole_index(t, &out[r], &w), stream);
     }
     return true;
+}
+
+bool eval_random(ev_stage *s, const nd_op *op)
+{
+    return random_values(s, op, mask);
+}
+
+static double normal(const ev_stage *s, const nd_op *op, uint64_t index,
+                     uint32_t stream)
+{
+    uint32_t c[2];
+    nd_philox_draw(s->w->o->seed, index, (uint32_t)s->w->o->step, stream, c);
+    return ev_round(s, op->out[0]->type.dtype, nd_normal_of(c));
+}
+
+bool eval_normal(ev_stage *s, const nd_op *op)
+{
+    return random_values(s, op, normal);
 }
 
 /* ---- elementwise --------------------------------------------------------- */
@@ -202,6 +230,40 @@ bool eval_copy(ev_stage *s, const nd_op *op)
     return true;
 }
 
+/* The result in row-major order, its flat axis spelled out in its parts. */
+bool eval_flatten(ev_stage *s, const nd_op *op)
+{
+    const nd_type *t = &op->out[0]->type;
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    int flat = nd_axis_at(t, op->to[0]), k = 0;
+    nd_type spelled = {.dtype = t->dtype};
+    for (int i = 0; i < t->rank; i++)
+        for (int j = 0; j < (i == flat ? op->naxes : 1); j++)
+            spelled.axis[spelled.rank++] =
+                i == flat ? op->axes[j] : t->axis[i];
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        ev_walk w = {0};
+        ev_piece p = {0};
+        for (k = 0; k < spelled.rank; k++) {
+            int i = nd_axis_at(in_type(op, 0), spelled.axis[k]);
+            p.off[k] = x[r].off[i];
+            p.n[k] = x[r].n[i];
+        }
+        p.v = out[r].v;
+        ev_over(&w, &spelled, &p, NULL);
+        ev_bind(&w, &spelled, &p, NULL);
+        ev_bind(&w, in_type(op, 0), &x[r], NULL);
+        if (w.bad || out[r].count != x[r].count)
+            return misfit(s, op);
+        for (bool go = ev_start(&w); go; go = ev_step(&w))
+            w.v[0][w.at[0]] = w.v[1][w.at[1]];
+    }
+    return true;
+}
+
 /* ---- reductions and products --------------------------------------------- */
 
 static void finish(const ev_stage *s, nd_dtype t, ev_piece *p)
@@ -264,6 +326,34 @@ bool eval_contract(ev_stage *s, const nd_op *op)
         for (bool go = ev_start(&w); go; go = ev_step(&w))
             w.v[0][w.at[0]] += w.v[1][w.at[1]] * w.v[2][w.at[2]];
         finish(s, t->dtype, &out[r]);
+    }
+    return true;
+}
+
+bool eval_cumsum(ev_stage *s, const nd_op *op)
+{
+    const nd_type *t = &op->out[0]->type;
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    const nd_axis *a = op->axes[0];
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        ev_walk w = {0};
+        ev_over(&w, t, &out[r], a);
+        int64_t to = ev_bind(&w, t, &out[r], a);
+        int64_t from = ev_bind(&w, in_type(op, 0), &x[r], a);
+        int64_t n = out[r].n[nd_axis_at(t, a)];
+        if (w.bad)
+            return misfit(s, op);
+        for (bool go = ev_start(&w); go; go = ev_step(&w)) {
+            double sum = 0;
+            for (int64_t k = 0; k < n; k++) {
+                int64_t i = op->reverse ? n - 1 - k : k;
+                sum = ev_round(s, t->dtype, sum + w.v[1][w.at[1] + i * from]);
+                w.v[0][w.at[0] + i * to] = sum;
+            }
+        }
     }
     return true;
 }

@@ -236,11 +236,12 @@ struct nd_op {
     nd_value **out;
     int naxes;                       /* reduce, gather: which; rename: from */
     nd_axis **axes;
-    nd_axis **to;                    /* rename: to */
+    int nto;                         /* rename, split, flatten: to */
+    nd_axis **to;
     double num;                      /* const value, dropout probability, ... */
     const char *name;                /* input, param, output, random stream */
     nd_block *body;                  /* repeat */
-    bool reverse;                    /* repeat: last iteration first */
+    bool reverse;                    /* repeat, cumsum: last index first */
     int ncarry;                      /* repeat: carried operands come first */
     uint32_t mesh;                   /* collectives: over these mesh axes */
     nd_phase phase;
@@ -417,6 +418,10 @@ void nd_list_ops(FILE *out);
  * are read from its results. NULL, or the reason why the op is not typed. */
 const char *nd_infer(nd_module *m, const nd_op *op, nd_type *out);
 
+/* May a split axis be cut so? Its pieces are whole multiples of the minor part,
+ * so that it and its major part mean the same elements on every rank. */
+bool nd_cuts_alike(const nd_module *m, nd_cut cut, const nd_axis *major);
+
 /* ---- build.c: making ops ----------------------------------------------- */
 
 nd_module *nd_module_new(nd_ctx *c, const char *name);
@@ -460,6 +465,14 @@ nd_value *nd_gather(nd_builder *b, nd_value *x, nd_axis *a, nd_value *i);
 nd_value *nd_scatter_add(nd_builder *b, nd_value *g, nd_axis *a, nd_value *i,
                          const nd_type *like);
 nd_value *nd_rename(nd_builder *b, nd_value *x, nd_axis *from, nd_axis *to);
+/* Axis a as the axes `to`, the major one first; sizes multiply to a's. */
+nd_value *nd_split(nd_builder *b, nd_value *x, nd_axis *a, int n,
+                   nd_axis *const *to);
+/* The adjoint: `from`, the first is the major one, as one axis. */
+nd_value *nd_flatten(nd_builder *b, nd_value *x, int n, nd_axis *const *from,
+                     nd_axis *a);
+/* Running sums along a; from the last index on if `reverse`. */
+nd_value *nd_cumsum(nd_builder *b, nd_value *x, nd_axis *a, bool reverse);
 nd_value *nd_broadcast(nd_builder *b, nd_value *x, const nd_type *like);
 nd_value *nd_cast(nd_builder *b, nd_value *x, nd_dtype t);
 nd_value *nd_stop_gradient(nd_builder *b, nd_value *x);
@@ -467,6 +480,9 @@ nd_value *nd_stop_gradient(nd_builder *b, nd_value *x);
  * training. */
 nd_value *nd_dropout_mask(nd_builder *b, const nd_type *like, double p,
                           const char *stream);
+/* Standard normal numbers over like's axes, keyed in the same way. */
+nd_value *nd_random_normal(nd_builder *b, const nd_type *like,
+                           const char *stream);
 /* param's gradient += g (at the iteration, for a stacked one in a body). */
 nd_op *nd_accumulate(nd_builder *b, nd_param *p, nd_value *g);
 nd_op *nd_output(nd_builder *b, const char *name, nd_value *x);

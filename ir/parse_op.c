@@ -69,38 +69,34 @@ static void define(nd_reader *r, nd_token t, nd_value *v)
 
 /* ---- attributes ---------------------------------------------------------- */
 
-static void read_axes(nd_reader *r, line *l, bool to)
+/* a, b, c; at most as many as a value has. */
+static nd_axis **read_axis_list(nd_reader *r, int *n)
 {
-    ND_VEC(nd_axis *) from = {0}, onto = {0};
-    nd_rd_expect(r, '[', "`[`");
+    ND_VEC(nd_axis *) list = {0};
     while (nd_rd_is(r, T_WORD)) {
         nd_axis *a = nd_rd_axis(r);
-        ND_PUSH(r->c->arena, &from, a);
-        if (to) {
-            nd_rd_expect(r, T_ARROW, "`->`");
-            a = nd_rd_axis(r);
-            ND_PUSH(r->c->arena, &onto, a);
-        }
-        if (from.n > ND_MAX_RANK)
+        ND_PUSH(r->c->arena, &list, a);
+        if (list.n > ND_MAX_RANK)
             nd_rd_fail(r, r->prev.loc, "too many axes");
         if (!nd_rd_take(r, ','))
             break;
     }
-    nd_rd_expect(r, ']', "`]`");
-    l->op.naxes = from.n;
-    l->op.axes = from.v;
-    l->op.to = onto.v;
+    *n = list.n;
+    return list.v;
 }
 
-static bool one_axis(nd_opcode k)
+/* [a, b] or, with `to`, [a, b -> c]; `one`, `one_to`: exactly one there. */
+static void read_axes(nd_reader *r, line *l, bool one, bool to, bool one_to)
 {
-    switch (k) {
-    case OP_REDUCE:
-    case OP_CONTRACT:
-        return false;
-    default:
-        return strchr(nd_ops[k].attrs, 'a') != NULL;
+    nd_rd_expect(r, '[', "`[`");
+    l->op.axes = read_axis_list(r, &l->op.naxes);
+    if (to) {
+        nd_rd_expect(r, T_ARROW, "`->`");
+        l->op.to = read_axis_list(r, &l->op.nto);
     }
+    nd_rd_expect(r, ']', "`]`");
+    if ((one && l->op.naxes != 1) || (one_to && l->op.nto != 1))
+        nd_rd_fail(r, l->loc, "%s takes one axis", nd_ops[l->op.kind].name);
 }
 
 static void read_init(nd_reader *r, nd_param *p)
@@ -147,7 +143,12 @@ static void read_attrs(nd_reader *r, line *l)
     for (const char *a = attrs; *a; a++)
         switch (*a) {
         case 'a':
-            read_axes(r, l, a[1] == 't');
+        case 'A':
+            read_axes(r, l, *a == 'a', a[1] == 't' || a[1] == 'u',
+                      a[1] == 't');
+            break;
+        case 'v':
+            op->reverse = nd_rd_take_word(r, "reverse");
             break;
         case 'n':
             op->num = nd_rd_num(r);
@@ -166,8 +167,6 @@ static void read_attrs(nd_reader *r, line *l)
         }
     if (op->kind == OP_PARAM)
         read_param(r, &l->param);
-    if (one_axis(op->kind) && op->naxes != 1)
-        nd_rd_fail(r, l->loc, "%s takes one axis", nd_ops[op->kind].name);
 }
 
 static void read_carried(nd_reader *r, line *l)
@@ -335,6 +334,7 @@ static void read_op(nd_reader *r, nd_block *b)
     op->sub = l.op.sub;
     op->naxes = l.op.naxes;
     op->axes = l.op.axes;
+    op->nto = l.op.nto;
     op->to = l.op.to;
     op->num = l.op.num;
     op->name = l.op.name;

@@ -203,11 +203,10 @@ static void put_values(nd_buf *b, nd_value *const *v, int n)
 static void put_axes(nd_buf *b, const nd_op *op)
 {
     nd_put(b, " [");
-    for (int i = 0; i < op->naxes; i++) {
+    for (int i = 0; i < op->naxes; i++)
         nd_putf(b, "%s%s", i ? ", " : "", op->axes[i]->name);
-        if (op->to)
-            nd_putf(b, " -> %s", op->to[i]->name);
-    }
+    for (int i = 0; i < op->nto; i++)
+        nd_putf(b, "%s%s", i ? ", " : " -> ", op->to[i]->name);
     nd_put(b, "]");
 }
 
@@ -256,7 +255,11 @@ static void put_attrs(nd_buf *b, const nd_module *m, const nd_op *op)
     for (const char *a = nd_ops[op->kind].attrs; *a; a++)
         switch (*a) {
         case 'a':
+        case 'A':
             put_axes(b, op);
+            break;
+        case 'v':
+            nd_put(b, op->reverse ? " reverse" : "");
             break;
         case 'n':
             nd_put(b, " ");

@@ -47,7 +47,7 @@ uint32_t nd_stream(const char *name, int64_t iteration)
     return (uint32_t)(h ^ h >> 32) + 0x9e3779b9u * (uint32_t)(iteration + 1);
 }
 
-static double normal(const uint32_t c[2])
+double nd_normal_of(const uint32_t c[2])
 {
     double u = ((double)(c[0] >> 8) + 1) * 0x1p-24;
     double v = (double)(c[1] >> 8) * 0x1p-24;
@@ -65,9 +65,9 @@ static double draw(const nd_param *p, const uint32_t c[2])
     case INIT_CONST:
         return p->init_arg;
     case INIT_NORMAL:
-        return p->init_arg * normal(c);
+        return p->init_arg * nd_normal_of(c);
     case INIT_KAIMING:
-        return sqrt(2.0 / (double)p->fan_in) * normal(c);
+        return sqrt(2.0 / (double)p->fan_in) * nd_normal_of(c);
     case INIT_XAVIER:
         bound = sqrt(6.0 / (double)(p->fan_in + p->fan_out));
         break;

@@ -195,6 +195,87 @@ static const char *rule_rename(nd_module *m, const nd_op *op, nd_type *out)
     return NULL;
 }
 
+bool nd_cuts_alike(const nd_module *m, nd_cut cut, const nd_axis *major)
+{
+    int64_t parts = 1;
+    for (int i = 0; i < cut.n; i++)
+        parts *= m->mesh.size[cut.m[i]];
+    return major->size % parts == 0;
+}
+
+static bool sizes_multiply(int n, nd_axis *const *part, const nd_axis *whole)
+{
+    int64_t size = 1;
+    for (int i = 0; i < n; i++)
+        if (__builtin_mul_overflow(size, part[i]->size, &size))
+            return false;
+    return n > 0 && size == whole->size;
+}
+
+static const char *rule_split(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *x = in(op, 0);
+    int k = nd_axis_at(x, op->axes[0]), extra = op->nto - 1;
+    if (k < 0 || !sizes_multiply(op->nto, op->to, op->axes[0]))
+        return nd_fmt(m->ctx->arena, "cannot split %s of %s",
+                      op->axes[0]->name, text(m, x));
+    if (x->rank + extra > ND_MAX_RANK)
+        return "too many axes";
+    if (!nd_cuts_alike(m, x->cut[k], op->to[0]))
+        return nd_fmt(m->ctx->arena, "%s is not cut at multiples of its parts",
+                      text(m, x));
+    *out = *x;
+    out->rank += extra;
+    for (int i = x->rank - 1; i > k; i--) {
+        out->axis[i + extra] = x->axis[i];
+        out->cut[i + extra] = x->cut[i];
+    }
+    for (int i = 0; i <= extra; i++) {
+        if (nd_axis_at(x, op->to[i]) >= 0)
+            return wrong(m, "the axis is there already", x, out);
+        for (int j = 0; j < i; j++)
+            if (op->to[j] == op->to[i])
+                return "an axis is named twice";
+        out->axis[k + i] = op->to[i];
+        out->cut[k + i] = i ? (nd_cut){0} : x->cut[k];
+    }
+    return NULL;
+}
+
+/* The flat axis takes the place of its major part. */
+static const char *rule_flatten(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *x = in(op, 0);
+    nd_axis *a = op->to[0];
+    *out = *x;
+    if (!sizes_multiply(op->naxes, op->axes, a) || nd_axis_at(x, a) >= 0)
+        return nd_fmt(m->ctx->arena, "cannot flatten %s to %s", text(m, x),
+                      a->name);
+    for (int i = 0; i < op->naxes; i++) {
+        int k = nd_axis_at(out, op->axes[i]);
+        if (k < 0)
+            return nd_fmt(m->ctx->arena, "%s has no axis %s", text(m, x),
+                          op->axes[i]->name);
+        if (i ? out->cut[k].n : !nd_cuts_alike(m, out->cut[k], op->axes[0]))
+            return nd_fmt(m->ctx->arena, "%s is cut inside %s", text(m, x),
+                          a->name);
+        if (i)
+            nd_drop_axis(out, k);
+    }
+    out->axis[nd_axis_at(out, op->axes[0])] = a;
+    return NULL;
+}
+
+static const char *rule_cumsum(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int k = nd_axis_at(out, op->axes[0]);
+    if (k < 0 || out->cut[k].n || out->max)
+        return nd_fmt(m->ctx->arena, "no running sum along %s of %s",
+                      op->axes[0]->name, text(m, out));
+    return NULL;
+}
+
 static const char *rule_broadcast(nd_module *m, const nd_op *op, nd_type *out)
 {
     const nd_type *x = in(op, 0);

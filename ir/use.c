@@ -55,6 +55,7 @@ static freedom freedom_of(const nd_op *op)
     case OP_CONST:
     case OP_INDEX:
     case OP_RANDOM:
+    case OP_NORMAL:
         return ALWAYS_FREE;
     case OP_PARAM:
     case OP_REPEAT:

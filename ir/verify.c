@@ -128,25 +128,25 @@ static void define(checker *c, const nd_op *op, const nd_value *v,
 
 static bool attrs_ok(const checker *c, const nd_op *op)
 {
-    bool one = strchr(nd_ops[op->kind].attrs, 'a') && op->kind != OP_REDUCE &&
-               op->kind != OP_CONTRACT;
-    if (one && op->naxes != 1)
+    const char *attrs = nd_ops[op->kind].attrs;
+    if ((strchr(attrs, 'a') && op->naxes != 1) ||
+        (strchr(attrs, 't') && op->nto != 1))
         return false;
     for (int i = 0; i < op->naxes; i++)
         if (!op->axes[i] || !nd_table_get(&c->axes, op->axes[i]))
             return false;
-    if (op->kind == OP_RENAME &&
-        (!op->to || !nd_table_get(&c->axes, op->to[0])))
-        return false;
+    for (int i = 0; i < op->nto; i++)
+        if (!op->to[i] || !nd_table_get(&c->axes, op->to[i]))
+            return false;
     if (op->kind == OP_MAP && (op->sub < 0 || op->sub >= EW_COUNT))
         return false;
-    if (strchr(nd_ops[op->kind].attrs, 'r') &&
+    if (strchr(attrs, 'r') &&
         (op->sub < 0 || op->sub > RED_MIN))
         return false;
     if (op->kind == OP_REPEAT && (op->ncarry < 0 || op->ncarry > op->nin ||
                                   op->ncarry > op->nout || !op->body))
         return false;
-    if (strchr(nd_ops[op->kind].attrs, 's') && !op->name)
+    if (strchr(attrs, 's') && !op->name)
         return false;
     return mesh_ok(c, op->mesh);
 }

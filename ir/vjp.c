@@ -188,6 +188,16 @@ static void vjp_rename(nd_ad *d, nd_op *op, nd_value *g)
     GAIN(0, nd_rename(nd_ad_builder(d), g, op->to[0], op->axes[0]));
 }
 
+static void vjp_split(nd_ad *d, nd_op *op, nd_value *g)
+{
+    GAIN(0, nd_flatten(nd_ad_builder(d), g, op->nto, op->to, op->axes[0]));
+}
+
+static void vjp_flatten(nd_ad *d, nd_op *op, nd_value *g)
+{
+    GAIN(0, nd_split(nd_ad_builder(d), g, op->to[0], op->naxes, op->axes));
+}
+
 /* The sum over the repeated axes is nd_ad_add's. */
 static void vjp_broadcast(nd_ad *d, nd_op *op, nd_value *g)
 {
@@ -255,18 +265,46 @@ static void vjp_contract(nd_ad *d, nd_op *op, nd_value *g)
     product_gain(d, op, 1, g);
 }
 
-/* With one index per kept element no two rows collide, and the adjoint is a
+static void vjp_cumsum(nd_ad *d, nd_op *op, nd_value *g)
+{
+    GAIN(0, nd_cumsum(nd_ad_builder(d), g, op->axes[0], !op->reverse));
+}
+
+/* Is v the index of one axis plus a constant? */
+static nd_axis *shifted_index(const nd_value *v, double *by)
+{
+    *by = 0;
+    while (v->def && v->def->kind == OP_MAP &&
+           (v->def->sub == EW_ADD || v->def->sub == EW_SUB)) {
+        const nd_op *c = v->def->in[1]->def;
+        if (!c || c->kind != OP_CONST)
+            return NULL;
+        *by += v->def->sub == EW_ADD ? c->num : -c->num;
+        v = v->def->in[0];
+    }
+    bool index = v->def && v->def->kind == OP_INDEX && v->type.rank == 1;
+    return index ? v->type.axis[0] : NULL;
+}
+
+/* The adjoint of x[a: index[b] + p] is g[b: index[a] - p]: outside it reads 0.
+ * With one index per kept element no two rows collide, and the adjoint is a
  * comparison, which fuses; otherwise rows are added. */
 static void vjp_gather(nd_ad *d, nd_op *op, nd_value *g)
 {
     nd_builder *b = nd_ad_builder(d);
     nd_value *x = op->in[0], *ix = U(op->in[1]);
+    double by;
     if (!nd_ad_active(d, x))
         return;
     bool aligned = true;
     for (int i = 0; i < ix->type.rank; i++)
         aligned &= nd_axis_at(&x->type, ix->type.axis[i]) >= 0;
-    if (aligned) {
+    nd_axis *moved = aligned ? NULL : shifted_index(op->in[1], &by);
+    if (moved) {
+        nd_value *back = map2(d, EW_SUB, nd_index(b, op->axes[0]),
+                              nd_const(b, ND_I32, by));
+        nd_ad_add(d, x, nd_gather(b, g, moved, back));
+    } else if (aligned) {
         nd_value *hit = map2(d, EW_EQ, ix, nd_index(b, op->axes[0]));
         nd_ad_add(d, x, select_or_zero(d, hit, g));
     } else {

@@ -30,9 +30,17 @@ static bool has(const nd_value *v, const nd_axis *a)
 
 static bool reduces_over(const nd_op *op, const nd_axis *a)
 {
-    if (op->kind != OP_REDUCE && op->kind != OP_CONTRACT &&
-        op->kind != OP_GATHER)
+    switch (op->kind) {
+    case OP_REDUCE:
+    case OP_CONTRACT:
+    case OP_GATHER:
+    case OP_CUMSUM:
+    case OP_SPLIT:
+    case OP_FLATTEN:
+        break;
+    default:
         return false;
+    }
     for (int i = 0; i < op->naxes; i++)
         if (op->axes[i] == a)
             return true;
@@ -139,6 +147,9 @@ static bool linear_in_sums(const nd_op *op)
     switch (op->kind) {
     case OP_CAST:
     case OP_RENAME:
+    case OP_SPLIT:
+    case OP_FLATTEN:
+    case OP_CUMSUM:
     case OP_BROADCAST:
     case OP_STOP_GRAD:
         return true;

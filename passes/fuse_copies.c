@@ -88,6 +88,39 @@ static void copy_operand(nd_code *c, nd_op *op, int i)
     op->in[i] = copy_at(c, op->in[i], op->block, op, false);
 }
 
+/* Does each axis that is flattened step over exactly the next one? */
+static bool is_nested(nd_code *c, const nd_op *op)
+{
+    nd_ref r;
+    if (!nd_ref_of(c, op->in[0], &r))
+        return false;
+    const nd_type *t = &op->in[0]->type;
+    for (int i = 0; i + 1 < op->naxes; i++) {
+        nd_len in = r.stride[nd_axis_at(t, op->axes[i + 1])];
+        nd_len_mul(c, &in, r.ext[nd_axis_at(t, op->axes[i + 1])]);
+        if (!nd_len_eq(&in, &r.stride[nd_axis_at(t, op->axes[i])]))
+            return false;
+    }
+    return true;
+}
+
+/* The operand's type with the axes that are flattened side by side. */
+static nd_type nested_type(const nd_op *op)
+{
+    const nd_type *x = &op->in[0]->type, *y = &op->out[0]->type;
+    nd_type t = *x;
+    int n = 0;
+    for (int i = 0; i < y->rank; i++) {
+        bool flat = y->axis[i] == op->to[0];
+        for (int j = 0; j < (flat ? op->naxes : 1); j++) {
+            nd_axis *a = flat ? op->axes[j] : y->axis[i];
+            t.axis[n] = a;
+            t.cut[n++] = x->cut[nd_axis_at(x, a)];
+        }
+    }
+    return t;
+}
+
 static void copies_for_repeat(nd_code *c, nd_op *op)
 {
     for (int i = 0; i < op->nin; i++)
@@ -135,8 +168,16 @@ static void copies_for(nd_op *op, void *user)
                 copy_operand(c, op, i);
         break;
     case OP_GATHER:
+    case OP_CUMSUM:
+    case OP_SPLIT:
         if (nd_class_of(c, op->in[0]) == V_INLINE)
             copy_operand(c, op, 0);
+        break;
+    case OP_FLATTEN:
+        if (!is_nested(c, op)) {
+            copy_operand(c, op, 0);
+            op->in[0]->type = nested_type(op);
+        }
         break;
     case OP_ALL_REDUCE:
     case OP_REDUCE_SCATTER:

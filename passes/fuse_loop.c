@@ -246,13 +246,26 @@ static bool place(nd_code *c, nd_kernel *k, nd_op *op, const space *s)
         return false;
     if (op->kind == OP_ACCUM || op->kind == OP_SCATTER_ADD)
         n.add = true;
+    if (op->kind == OP_CUMSUM) {
+        const nd_type *t = &op->out[0]->type;
+        int along = nd_ext_of(c, t, nd_axis_at(t, op->axes[0]));
+        split(k, &along, 1);
+        n.scan = true;
+    }
     ND_PUSH(c->a, &k->nodes, n);
     return true;
 }
 
+/* A running sum has its nest to itself: elements follow each other there. */
+static bool alone(const nd_kernel *k)
+{
+    return k->nodes.n && k->nodes.v[0].scan;
+}
+
 bool nd_loop_join(nd_code *c, nd_kernel *k, nd_op *op)
 {
-    if (k->kind != K_LOOP || k->nodes.n >= MAX_NODES || adds_clash(c, k, op))
+    if (k->kind != K_LOOP || k->nodes.n >= MAX_NODES || alone(k) ||
+        op->kind == OP_CUMSUM || adds_clash(c, k, op))
         return false;
     check ck = {.k = k, .legal = true};
     nd_leaves(c, op, check_leaf, &ck);
@@ -321,7 +334,8 @@ bool nd_loop_absorb(nd_code *c, nd_kernel *late, const nd_kernel *early)
 {
     int row = standing(late, early);
     need n = {.early = (nd_kernel *)early};
-    if (row < 0 || early->nodes.n + late->nodes.n > MAX_NODES)
+    if (row < 0 || early->nodes.n + late->nodes.n > MAX_NODES ||
+        alone(early) || alone(late))
         return false;
     for (int i = 0; i < late->nodes.n; i++) {
         nd_leaves(c, late->nodes.v[i].op, check_need, &n);
@@ -388,7 +402,8 @@ static bool used_elsewhere(const nd_code *c, nd_kernel *k, const nd_value *v)
 
 static bool expensive(const nd_op *op)
 {
-    return op->kind == OP_RANDOM || op->kind == OP_GATHER ||
+    return op->kind == OP_RANDOM || op->kind == OP_NORMAL ||
+           op->kind == OP_GATHER ||
            (op->kind == OP_MAP && nd_ews[op->sub].cost >= 8);
 }
 
@@ -432,7 +447,8 @@ void nd_loop_finish(nd_code *c, nd_kernel *k)
         if (n->op->kind == OP_ACCUM)
             continue;
         nd_value *v = n->op->out[0];
-        n->stored = n->add ? !nd_info(c, v)->accum : used_elsewhere(c, k, v);
+        n->stored = n->add ? !nd_info(c, v)->accum
+                           : n->scan || used_elsewhere(c, k, v);
     }
     for (int p = k->npasses - 1; p > 0; p--)
         for (int i = 0; i < k->nodes.n; i++) {

@@ -2,8 +2,8 @@
  *
  *   inline   const, index, and cheap elementwise ops on those alone: computed
  *            again at each use, never stored
- *   view     slice, rename, broadcast, stop_gradient, a scanned argument:
- *            other strides on another value
+ *   view     slice, rename, split, flatten, broadcast, stop_gradient, a scanned
+ *            argument: other strides on another value
  *   loop     made inside a loop nest; stored only if somebody needs it there
  *   memory   the rest: parameters, products, results of collectives
  */
@@ -95,13 +95,18 @@ static nd_class classify(const nd_code *c, nd_vinfo *info)
     case OP_SLICE:
     case OP_BROADCAST:
         return inline_inputs(c, info) ? V_INLINE : V_VIEW;
+    case OP_SPLIT:
+    case OP_FLATTEN:
+        return V_VIEW;
     case OP_MAP:
     case OP_CAST:
         return inline_inputs(c, info) && is_cheap(op) ? V_INLINE : V_LOOP;
     case OP_REDUCE:
+    case OP_CUMSUM:
     case OP_GATHER:
     case OP_SCATTER_ADD:
     case OP_RANDOM:
+    case OP_NORMAL:
         return V_LOOP;
     default:
         return V_MEMORY;
@@ -193,6 +198,9 @@ void nd_leaves(nd_code *c, nd_op *op, nd_leaf_fn *f, void *user)
     switch (op->kind) {
     case OP_ACCUM:
         nd_leaves_of(c, nd_accum_source(c, op), false, f, user);
+        break;
+    case OP_CUMSUM:
+        nd_leaves_of(c, op->in[0], true, f, user);
         break;
     case OP_GATHER:
         nd_leaves_of(c, op->in[0], true, f, user);

@@ -1,7 +1,8 @@
 /* layout.c - how values lie in memory: extents, strides, views.
  *
- * A view op (slice, rename, broadcast, stop_gradient, a scanned argument)
- * moves nothing; nd_ref_of follows it to the root and composes strides:
+ * A view op (slice, rename, split, flatten, broadcast, stop_gradient, a scanned
+ * argument) moves nothing; nd_ref_of follows it to the root and composes
+ * strides:
  *
  *   param "layers.q.w" f32[layers, d, heads, head]   scanned at iteration l
  *     -> weight + l * 147456, strides d 384, heads 64, head 1
@@ -276,6 +277,40 @@ static void repeat_along(nd_code *c, const nd_op *op, nd_ref *r)
     memcpy(r->stride, wide.stride, sizeof r->stride);
 }
 
+/* The parts step by the minor ones' sizes; pieces are whole multiples. */
+static void split_axis(nd_code *c, const nd_op *op, nd_ref *r)
+{
+    nd_ref x = *r;
+    int k = axis_at(r, op->axes[0]), extra = op->nto - 1;
+    nd_len stride = x.stride[k];
+    r->rank += extra;
+    for (int i = x.rank - 1; i > k; i--) {
+        r->axis[i + extra] = x.axis[i];
+        r->ext[i + extra] = x.ext[i];
+        r->stride[i + extra] = x.stride[i];
+    }
+    for (int i = extra; i >= 0; i--) {
+        const nd_type *t = &op->out[0]->type;
+        r->axis[k + i] = op->to[i];
+        r->ext[k + i] = nd_ext_of(c, t, nd_axis_at(t, op->to[i]));
+        r->stride[k + i] = stride;
+        stride.k *= op->to[i]->size;
+    }
+}
+
+/* The operand's axes nest: nd_insert_copies sees to that. */
+static void flatten_axes(nd_code *c, const nd_op *op, nd_ref *r)
+{
+    const nd_type *t = &op->out[0]->type;
+    nd_len step = r->stride[axis_at(r, op->axes[op->naxes - 1])];
+    for (int i = 1; i < op->naxes; i++)
+        drop(r, axis_at(r, op->axes[i]));
+    int k = axis_at(r, op->axes[0]);
+    r->axis[k] = op->to[0];
+    r->ext[k] = nd_ext_of(c, t, nd_axis_at(t, op->to[0]));
+    r->stride[k] = step;
+}
+
 static bool ref_of_view(nd_code *c, const nd_value *v, nd_ref *r)
 {
     const nd_op *op = v->def;
@@ -285,6 +320,10 @@ static bool ref_of_view(nd_code *c, const nd_value *v, nd_ref *r)
         cut_piece(c, op, r);
     else if (op->kind == OP_BROADCAST)
         repeat_along(c, op, r);
+    else if (op->kind == OP_SPLIT)
+        split_axis(c, op, r);
+    else if (op->kind == OP_FLATTEN)
+        flatten_axes(c, op, r);
     else if (op->kind == OP_RENAME) {
         int i = axis_at(r, op->axes[0]);
         r->axis[i] = op->to[0];

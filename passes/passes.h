@@ -134,6 +134,7 @@ typedef struct nd_node {
     bool stored;                     /* the result reaches memory */
     bool keep;                       /* a row of it is kept for later passes */
     bool fold;                       /* a reduce whose result is a row value */
+    bool scan;                       /* a running sum along the inner axis */
     bool add;                        /* adds to memory: reduce over outer axes,
                                         scatter_add, accumulate */
 } nd_node;

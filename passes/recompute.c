@@ -65,10 +65,13 @@ static bool can_repeat(const remat *r, const nd_value *v)
     case OP_CONST:
     case OP_INDEX:
     case OP_RANDOM:
+    case OP_NORMAL:
     case OP_MAP:
     case OP_CAST:
     case OP_STOP_GRAD:
     case OP_RENAME:
+    case OP_SPLIT:
+    case OP_FLATTEN:
     case OP_BROADCAST:
     case OP_SLICE:
     case OP_GATHER:
@@ -77,6 +80,7 @@ static bool can_repeat(const remat *r, const nd_value *v)
         return inside ||
                (how == REMAT_ATTENTION && product_of_activations(r, v->def));
     case OP_REDUCE:
+    case OP_CUMSUM:
     case OP_ALL_REDUCE:
     case OP_ALL_GATHER:
     case OP_REDUCE_SCATTER:

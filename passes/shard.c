@@ -47,26 +47,74 @@ static nd_cut cut_of(const space *sp, const nd_axis *a)
     return (nd_cut){0};
 }
 
-/* A rename is one axis under two names: the new name counts. */
+/* A rename is one axis under two names, and so are a whole axis and its major
+ * part: the new name counts. */
 static nd_axis *name_in_space(const nd_op *op, nd_axis *a)
 {
-    return op->kind == OP_RENAME && a == op->axes[0] ? op->to[0] : a;
+    return op->nto && a == op->axes[0] ? op->to[0] : a;
+}
+
+static void set_cut(space *sp, const nd_axis *a, nd_cut cut)
+{
+    for (int i = 0; i < sp->n; i++)
+        if (sp->axis[i] == a)
+            sp->cut[i] = cut;
+}
+
+/* A whole axis and its major part are cut alike, at multiples of the minor
+ * part: by the rules of the new name or, if there are none, of the old one. */
+static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
+                      space *sp)
+{
+    const nd_axis *major = op->kind == OP_SPLIT ? op->to[0] : op->axes[0];
+    nd_cut cut = cut_of(sp, op->to[0]);
+    for (int i = 0; i < sp->n && !cut.n; i++)
+        if (sp->axis[i] == op->to[0]) {
+            sp->axis[i] = op->axes[0];
+            nd_sh_walk(s->m, sp->n, sp->axis, taken, op->phase, sp->cut);
+            sp->axis[i] = op->to[0];
+            cut = sp->cut[i];
+        }
+    while (!nd_cuts_alike(s->m, cut, major))
+        cut.m[--cut.n] = 0;
+    set_cut(sp, op->to[0], cut);
+}
+
+/* Axes that the op cannot cut: it runs along them. */
+static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
+                       space *sp)
+{
+    switch (op->kind) {
+    case OP_REDUCE:
+        for (int i = 0; op->sub == RED_MIN && i < op->naxes; i++)
+            set_cut(sp, op->axes[i], (nd_cut){0});
+        break;
+    case OP_CUMSUM:
+        set_cut(sp, op->axes[0], (nd_cut){0});
+        break;
+    case OP_SPLIT:
+    case OP_FLATTEN:
+        cut_major(s, op, taken, sp);
+        for (int i = 1; i < op->naxes; i++)
+            set_cut(sp, op->axes[i], (nd_cut){0});
+        for (int i = 1; i < op->nto; i++)
+            set_cut(sp, op->to[i], (nd_cut){0});
+        break;
+    default:
+        break;
+    }
 }
 
 static space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
 {
     space sp = {0};
-    nd_axis *skip = op->kind == OP_RENAME ? op->axes[0] : NULL;
+    nd_axis *skip = op->nto ? op->axes[0] : NULL;
     for (int i = 0; i < op->nin; i++)
         add_axes(&sp, &op->in[i]->type, skip);
     for (int i = 0; i < op->nout; i++)
         add_axes(&sp, &op->out[i]->type, skip);
     nd_sh_walk(s->m, sp.n, sp.axis, taken, op->phase, sp.cut);
-    if (op->kind == OP_REDUCE && op->sub == RED_MIN)
-        for (int i = 0; i < op->naxes; i++)
-            for (int k = 0; k < sp.n; k++)
-                if (sp.axis[k] == op->axes[i])
-                    sp.cut[k] = (nd_cut){0};
+    keep_whole(s, op, taken, &sp);
     return sp;
 }
 
@@ -115,8 +163,9 @@ static uint32_t passes_through(nd_sh *s, const nd_op *op)
     /* Integers are summed as integers. */
     if (op->kind == OP_CAST && !nd_is_float(op->in[0]->type.dtype))
         return 0;
-    if (op->nin == 1 && (op->kind == OP_CAST || op->kind == OP_RENAME ||
+    if (op->nin == 1 && (op->kind == OP_CAST || op->nto ||
                          op->kind == OP_STOP_GRAD ||
+                         op->kind == OP_CUMSUM ||
                          (op->kind == OP_REDUCE && op->sub == RED_SUM)))
         return first;
     if (op->kind != OP_MAP)

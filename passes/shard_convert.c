@@ -148,7 +148,7 @@ static nd_value *compute_at(nd_sh *s, nd_sh_level *lv, nd_builder *b,
         t.sum = t.max = 0;
         for (int k = 0; k < t.rank; k++) {
             nd_axis *a = t.axis[k];
-            if (op->kind == OP_RENAME && a == op->axes[0])
+            if (op->nto && a == op->axes[0])
                 a = op->to[0];
             int at = nd_axis_at(want, a);
             t.cut[k] = at < 0 ? (nd_cut){0} : want->cut[at];
@@ -217,11 +217,37 @@ static nd_value *settled(nd_sh *s, nd_builder *b, nd_sh_info *info,
     return r;
 }
 
+static nd_cut cut_in(const nd_type *t, const nd_axis *a)
+{
+    int i = nd_axis_at(t, a);
+    return i < 0 ? (nd_cut){0} : t->cut[i];
+}
+
+/* Can the op make its result at that cut? */
+static bool runs_at(const nd_module *m, const nd_op *op, const nd_type *want)
+{
+    switch (op->kind) {
+    case OP_CUMSUM:
+        return !cut_in(want, op->axes[0]).n;
+    case OP_SPLIT:
+        for (int i = 1; i < op->nto; i++)
+            if (cut_in(want, op->to[i]).n)
+                return false;
+        return nd_cuts_alike(m, cut_in(want, op->to[0]), op->to[0]);
+    case OP_FLATTEN:
+        return nd_cuts_alike(m, cut_in(want, op->to[0]), op->axes[0]);
+    default:
+        return true;
+    }
+}
+
 /* Free values are made where they are wanted. Of the hoisted ones only those
  * without a reduction: the whole batch is summed once. */
-static bool recomputable(const nd_value *v)
+static bool recomputable(const nd_module *m, const nd_value *v,
+                         const nd_type *want)
 {
-    if (!v->def || v->def->kind == OP_INPUT || !nd_is_free(v))
+    if (!v->def || v->def->kind == OP_INPUT || !nd_is_free(v) ||
+        !runs_at(m, v->def, want))
         return false;
     switch (v->def->kind) {
     case OP_CONST:
@@ -259,7 +285,7 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
         !(nd_cut_mask(want) >> s->m->mesh.micro & 1))
         b.phase = PH_PRE;
     nd_value *r;
-    if (recomputable(v))
+    if (recomputable(s->m, v, want))
         r = compute_at(s, lv, &b, v, want);
     else if (!(r = kept_copy(s, v, want)))
         r = recut(s, &b, settled(s, &b, info, v, want), want);

@@ -38,7 +38,8 @@ static bool pure(const nd_op *op)
 static bool same_op(const nd_op *a, const nd_op *b)
 {
     if (a->kind != b->kind || a->sub != b->sub || a->nin != b->nin ||
-        a->naxes != b->naxes || a->mesh != b->mesh || a->phase != b->phase ||
+        a->naxes != b->naxes || a->nto != b->nto || a->mesh != b->mesh ||
+        a->phase != b->phase || a->reverse != b->reverse ||
         memcmp(&a->num, &b->num, sizeof a->num) != 0)
         return false;
     for (int i = 0; i < a->nin; i++)
@@ -46,7 +47,7 @@ static bool same_op(const nd_op *a, const nd_op *b)
             return false;
     const nd_type *s = &a->out[0]->type, *t = &b->out[0]->type;
     return same_list(a->naxes, a->axes, b->axes) &&
-           same_list(a->to ? a->naxes : 0, a->to, b->to) &&
+           same_list(a->nto, a->to, b->to) &&
            same_text(a->name, b->name) && s->dtype == t->dtype &&
            nd_same_axes(s, t) && nd_same_cut(s, t);
 }

@@ -20,15 +20,9 @@ uint32_t ndrt_stream(const char *name)
     return (uint32_t)(h ^ h >> 32);
 }
 
-/* Box-Muller in double; u1 is never 0. */
 static float normal(double s, uint64_t seed, uint32_t stream, uint64_t index)
 {
-    const double pi = 3.14159265358979323846;
-    uint32_t c1, c0 = nd_philox(seed, index, 0, stream, &c1);
-    double u1 = ((double)(c0 >> 8) + 1.0) * 0x1p-24;
-    double u2 = (double)(c1 >> 8) * 0x1p-24;
-
-    return (float)(s * (sqrt(-2.0 * log(u1)) * cos(2.0 * pi * u2)));
+    return (float)(s * nd_gauss(seed, index, 0, stream));
 }
 
 static float uniform(double a, uint64_t seed, uint32_t stream, uint64_t index)

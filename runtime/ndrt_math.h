@@ -214,6 +214,22 @@ static inline float nd_uniform(uint64_t seed, uint64_t index, uint32_t step,
     return (float)(nd_philox(seed, index, step, stream, 0) >> 8) * 0x1p-24f;
 }
 
+/* A standard normal number (Box and Muller, 1958), in double; u is never 0. */
+static inline double nd_gauss(uint64_t seed, uint64_t index, uint32_t step,
+                              uint32_t stream)
+{
+    uint32_t c1, c0 = nd_philox(seed, index, step, stream, &c1);
+    double u = ((double)(c0 >> 8) + 1.0) * 0x1p-24;
+    double v = (double)(c1 >> 8) * 0x1p-24;
+    return sqrt(-2.0 * log(u)) * cos(2.0 * 3.14159265358979323846 * v);
+}
+
+static inline float nd_normal(uint64_t seed, uint64_t index, uint32_t step,
+                              uint32_t stream)
+{
+    return (float)nd_gauss(seed, index, step, stream);
+}
+
 /* One element of a dropout mask. */
 static inline float nd_dropout(float p, uint64_t seed, uint64_t index,
                                uint32_t step, uint32_t stream)

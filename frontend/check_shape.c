@@ -1,0 +1,567 @@
+/* check_shape.c - built-in functions that regroup, build and move along axes.
+ *
+ *   split[head -> half, two](x)    %y = split [head -> half, two] %x
+ *   shift[seq: 1](x)               %y = gather [seq] %x, index[seq] - 1
+ *   concat[a, b -> c](x, y)        where(index[c] < a, x[a: index[c]], ...)
+ *   v, i = top_k[expert -> slot](x)
+ *
+ * Most are indexing, comparisons and sums, so that their gradients, cuts and
+ * kernels follow from those of a few ops.
+ */
+#include "frontend.h"
+
+#include <string.h>
+
+/* ---- reading calls ------------------------------------------------------- */
+
+static nd_loc lost_at(const ck *c, const ast_expr *e)
+{
+    return c->f->file->lib ? c->f->user_loc : e->loc;
+}
+
+/* `form` is how the call is written. */
+static bool bad_form(ck *c, const ast_expr *e, const char *form)
+{
+    ck_error(c, e->loc, "this is written %s", form);
+    return false;
+}
+
+/* The only argument, as a tensor with the axes; dtype is kept. */
+static bool tensor_arg(ck *c, ast_expr *e, const ck_axes *ax, const char *form,
+                       ck_val *x)
+{
+    if (e->args->n != 1 || e->args->v[0].name.s)
+        return bad_form(c, e, form);
+    *x = ck_expr(c, e->args->v[0].e);
+    if (!ck_is_value(c, e->args->v[0].e->loc, *x) || !ck_has_axes(c, *x, ax))
+        return false;
+    ck_at(c, e->loc);
+    return true;
+}
+
+static bool lacks_axis(ck *c, nd_loc at, ck_val x, nd_axis *a)
+{
+    if (x.kind != VAL_TENSOR || nd_axis_at(&x.v->type, a) < 0)
+        return true;
+    ck_error(c, at, "the value already has an axis `%s`: %s", a->name,
+             ck_type(c, &x.v->type));
+    ck_note(c, a->loc, "`%s` is declared here", a->name);
+    return false;
+}
+
+static bool room_for(ck *c, nd_loc at, ck_val x, int extra)
+{
+    if (x.kind != VAL_TENSOR || x.v->type.rank + extra <= ND_MAX_RANK)
+        return true;
+    ck_error(c, at, "more than %d axes", ND_MAX_RANK);
+    return false;
+}
+
+/* [from -> to] with that many axes on each side; 0: any number but none. */
+static bool two_sides(ck *c, ast_expr *e, ast_brk *brk, int nfrom, int nto,
+                      const char *form, ck_axes *from, ck_axes *to)
+{
+    if (!brk || !brk->right)
+        return bad_form(c, e, form);
+    if (!ck_bracket(c, brk->left, from) || !ck_bracket(c, brk->right, to))
+        return false;
+    if ((nfrom && from->n != nfrom) || (nto && to->n != nto))
+        return bad_form(c, e, form);
+    return true;
+}
+
+static bool one_side(ck *c, ast_expr *e, ast_brk *brk, const char *form,
+                     ck_axes *ax)
+{
+    if (!brk || brk->right)
+        return bad_form(c, e, form);
+    return ck_bracket(c, brk->left, ax);
+}
+
+/* ---- small graphs -------------------------------------------------------- */
+
+static nd_value *number(ck *c, int64_t i)
+{
+    return nd_const(&c->b, ND_I32, (double)i);
+}
+
+/* x[a: index[b] - by], and b in the place of a. */
+static nd_value *moved(ck *c, nd_value *x, nd_axis *a, nd_axis *b, int64_t by)
+{
+    nd_value *at = nd_index(&c->b, b);
+    if (by)
+        at = nd_map(&c->b, EW_SUB, at, number(c, by), NULL);
+    return nd_gather(&c->b, x, a, at);
+}
+
+static nd_axis *twin(ck *c, nd_axis *a)
+{
+    nd_axis *t = nd_axis_new(c->m, a->name, a->size, a->loc);
+    t->like = a;
+    return t;
+}
+
+/* The row-major index over the axes. */
+static nd_value *joint_index(ck *c, const ck_axes *ax)
+{
+    nd_value *at = NULL;
+    for (int i = 0; i < ax->n; i++) {
+        nd_value *x = nd_index(&c->b, ax->a[i]);
+        if (at)
+            x = nd_map(&c->b, EW_ADD,
+                       nd_map(&c->b, EW_MUL, at, number(c, ax->a[i]->size),
+                              NULL), x, NULL);
+        at = x;
+    }
+    return at;
+}
+
+/* ---- regrouping ---------------------------------------------------------- */
+
+static bool sizes_agree(ck *c, nd_loc at, nd_axis *whole, const ck_axes *part)
+{
+    int64_t n;
+    if (ck_count(part->n, part->a, &n) && n == whole->size)
+        return true;
+    ck_error(c, at, "`%s` has %lld positions, its parts have %lld",
+             whole->name, (long long)whole->size, (long long)n);
+    ck_note(c, whole->loc, "`%s` is declared here", whole->name);
+    for (int i = 0; i < part->n; i++)
+        ck_note(c, part->a[i]->loc, "`%s` of size %lld is declared here",
+                part->a[i]->name, (long long)part->a[i]->size);
+    return false;
+}
+
+static ck_val split_axis(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "split[a -> b, c](x)";
+    ck_axes from, to;
+    ck_val x;
+    if (!two_sides(c, e, brk, 1, 0, form, &from, &to) ||
+        !tensor_arg(c, e, &from, form, &x) ||
+        !sizes_agree(c, brk->loc, from.a[0], &to) ||
+        !room_for(c, e->loc, x, to.n - 1))
+        return ck_bad();
+    for (int i = 0; i < to.n; i++)
+        if (!lacks_axis(c, to.at[i], x, to.a[i]))
+            return ck_bad();
+    ck_val r = ck_tensor(nd_split(&c->b, x.v, from.a[0], to.n, to.a));
+    r.idx = x.idx;
+    r.gone = ck_lose(c, x.gone, from.a[0], lost_at(c, e), "split");
+    return r;
+}
+
+static ck_val flatten_axes(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "flatten[b, c -> a](x)";
+    ck_axes from, to;
+    ck_val x;
+    if (!two_sides(c, e, brk, 0, 1, form, &from, &to) ||
+        !tensor_arg(c, e, &from, form, &x) ||
+        !sizes_agree(c, brk->loc, to.a[0], &from) ||
+        !lacks_axis(c, to.at[0], x, to.a[0]))
+        return ck_bad();
+    ck_val r = ck_tensor(nd_flatten(&c->b, x.v, from.n, from.a, to.a[0]));
+    r.idx = x.idx;
+    r.gone = x.gone;
+    for (int i = 0; i < from.n; i++)
+        r.gone = ck_lose(c, r.gone, from.a[i], lost_at(c, e), "flattened");
+    return r;
+}
+
+/* ---- building ------------------------------------------------------------ */
+
+/* All arguments in one dtype, as tensors. */
+static nd_value **parts(ck *c, ast_expr *e, int n, ck_val *x)
+{
+    nd_value **v = ND_NEWN(c->ctx->arena, nd_value *, n);
+    nd_dtype t = ND_BOOL;
+    for (int i = 0; i < n; i++) {
+        ast_arg *a = &e->args->v[i];
+        x[i] = a->name.s ? ck_bad() : ck_expr(c, a->e);
+        if (a->name.s)
+            ck_error(c, a->name.loc, "this takes values without names");
+        if (!ck_is_value(c, a->e->loc, x[i]))
+            return NULL;
+    }
+    ck_val all = x[0];
+    for (int i = 0; i < n; i++) {
+        if (!ck_common(c, e->args->v[i].e->loc, all, x[i], &t))
+            return NULL;
+        if (ck_dtype(x[i]) == t && x[i].kind == VAL_TENSOR)
+            all = x[i];
+        else if (all.kind == VAL_CONST)
+            all.dtype = t;
+    }
+    ck_at(c, e->loc);
+    for (int i = 0; i < n; i++)
+        if (!(v[i] = ck_strong(c, x[i], t)))
+            return NULL;
+    return v;
+}
+
+static ck_val collected(ck *c, nd_value *v, int n, const ck_val *x)
+{
+    ck_val r = ck_tensor(v);
+    r.idx = true;
+    for (int i = 0; i < n; i++) {
+        r.idx &= x[i].idx;
+        r.gone = ck_merge(c, r.gone, x[i].gone);
+    }
+    return r;
+}
+
+/* where(index[a] == 0, x, where(index[a] == 1, y, ...)) */
+static ck_val stack_values(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "stack[a](x, y, ...)";
+    ck_axes ax;
+    int n = e->args->n;
+    if (!one_side(c, e, brk, form, &ax) || ax.n != 1 || !n) {
+        if (brk && !brk->right)
+            bad_form(c, e, form);
+        return ck_bad();
+    }
+    if (ax.a[0]->size != n) {
+        ck_error(c, e->loc, "`%s` has %lld positions, here are %d values",
+                 ax.a[0]->name, (long long)ax.a[0]->size, n);
+        ck_note(c, ax.a[0]->loc, "`%s` is declared here", ax.a[0]->name);
+        return ck_bad();
+    }
+    ck_val *x = ND_NEWN(c->ctx->arena, ck_val, n);
+    nd_value **v = parts(c, e, n, x);
+    for (int i = 0; v && i < n; i++)
+        if (!lacks_axis(c, e->args->v[i].e->loc, x[i], ax.a[0]) ||
+            !room_for(c, e->loc, x[i], 1))
+            return ck_bad();
+    if (!v)
+        return ck_bad();
+    nd_value *at = nd_index(&c->b, ax.a[0]), *r = v[n - 1];
+    for (int i = n - 2; i >= 0; i--)
+        r = nd_map(&c->b, EW_WHERE,
+                   nd_map(&c->b, EW_EQ, at, number(c, i), NULL), v[i], r);
+    if (r && nd_axis_at(&r->type, ax.a[0]) < 0) {        /* of one value */
+        nd_type like = r->type;
+        like.axis[like.rank++] = ax.a[0];
+        r = nd_broadcast(&c->b, r, &like);
+    }
+    return collected(c, r, n, x);
+}
+
+/* The axes of the left side, where one may stand twice. */
+static bool concat_axes(ck *c, ast_expr *e, const ast_items *items,
+                        nd_axis **out)
+{
+    for (int i = 0; i < items->n; i++) {
+        ast_items one = {&items->v[i], 1, 1};
+        ck_axes ax;
+        if (!ck_bracket(c, &one, &ax))
+            return false;
+        if (ax.n != 1)
+            return bad_form(c, e, "concat[a, b -> c](x, y)");
+        out[i] = ax.a[0];
+    }
+    return true;
+}
+
+static bool concat_fits(ck *c, ast_expr *e, nd_axis *const *from, int n,
+                        nd_axis *to, const ck_val *x)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        nd_loc at = e->a->brk->left->v[i].name.loc;
+        ck_axes ax = {.n = 1, .a = {from[i]}, .at = {at},
+                      .src = {ck_find_bind(c, e->a->brk->left->v[i].name.s)}};
+        sum += from[i]->size;
+        if (!ck_has_axes(c, x[i], &ax) ||
+            !lacks_axis(c, e->args->v[i].e->loc, x[i], to))
+            return false;
+    }
+    if (sum == to->size)
+        return true;
+    ck_error(c, e->a->brk->loc, "`%s` has %lld positions, its parts have %lld",
+             to->name, (long long)to->size, (long long)sum);
+    ck_note(c, to->loc, "`%s` is declared here", to->name);
+    return false;
+}
+
+/* where(index[c] < end of x, x[a: index[c]], ...), the last part last. */
+static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "concat[a, b -> c](x, y)";
+    nd_axis *from[ND_MAX_RANK];
+    ck_axes to;
+    int n = e->args->n;
+    if (!brk || !brk->right || brk->left->n != n || n > ND_MAX_RANK) {
+        bad_form(c, e, form);
+        return ck_bad();
+    }
+    ck_val *x = ND_NEWN(c->ctx->arena, ck_val, n);
+    if (!concat_axes(c, e, brk->left, from) ||
+        !ck_bracket(c, brk->right, &to))
+        return ck_bad();
+    if (to.n != 1) {
+        bad_form(c, e, form);
+        return ck_bad();
+    }
+    nd_value **v = parts(c, e, n, x);
+    if (!v || !concat_fits(c, e, from, n, to.a[0], x))
+        return ck_bad();
+    int64_t start = to.a[0]->size - from[n - 1]->size;
+    nd_value *r = moved(c, v[n - 1], from[n - 1], to.a[0], start);
+    for (int i = n - 2; i >= 0; i--) {
+        nd_value *end = number(c, start);
+        start -= from[i]->size;
+        nd_value *here = nd_map(&c->b, EW_LT, nd_index(&c->b, to.a[0]), end,
+                                NULL);
+        r = nd_map(&c->b, EW_WHERE, here,
+                   moved(c, v[i], from[i], to.a[0], start), r);
+    }
+    ck_val all = collected(c, r, n, x);
+    for (int i = 0; i < n && all.kind == VAL_TENSOR; i++)
+        all.gone = ck_lose(c, all.gone, from[i], lost_at(c, e),
+                           "concatenated");
+    return all;
+}
+
+static ck_val one_hot(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "one_hot[a](i)";
+    ck_axes ax;
+    if (!one_side(c, e, brk, form, &ax))
+        return ck_bad();
+    if (ax.n != 1 || e->args->n != 1 || e->args->v[0].name.s) {
+        bad_form(c, e, form);
+        return ck_bad();
+    }
+    ck_val i = ck_expr(c, e->args->v[0].e);
+    if (!ck_is_value(c, e->args->v[0].e->loc, i) ||
+        !lacks_axis(c, e->loc, i, ax.a[0]) || !room_for(c, e->loc, i, 1))
+        return ck_bad();
+    if (ck_class(ck_dtype(i)) != 1) {
+        ck_error(c, e->args->v[0].e->loc, "an index is an integer, this is %s",
+                 nd_dtype_name(ck_dtype(i)));
+        return ck_bad();
+    }
+    ck_at(c, e->loc);
+    nd_value *hit = nd_map(&c->b, EW_EQ, ck_strong(c, i, ND_I32),
+                           nd_index(&c->b, ax.a[0]), NULL);
+    ck_val r = ck_tensor(nd_cast(&c->b, hit, ND_F32));
+    r.idx = i.idx;
+    r.gone = i.gone;
+    return r;
+}
+
+/* ---- moving along an axis ------------------------------------------------ */
+
+/* y[i] = x[i - n], and 0 where x has nothing. */
+static ck_val shift_along(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "shift[a: n](x)";
+    ck_axes ax;
+    ck_val x;
+    if (!brk || brk->right || brk->left->n != 1 || !brk->left->v[0].lo ||
+        brk->left->v[0].hi) {
+        bad_form(c, e, form);
+        return ck_bad();
+    }
+    const ast_item *it = &brk->left->v[0];
+    ast_items one = {(ast_item[]){{it->name, NULL, NULL}}, 1, 1};
+    double by;
+    if (!ck_bracket(c, &one, &ax) || !ck_cfg_num(c, it->lo, &by))
+        return ck_bad();
+    if (ax.n != 1 || by != (double)(int32_t)by) {
+        bad_form(c, e, "shift[a: n](x), with one axis and an integer");
+        return ck_bad();
+    }
+    if (!tensor_arg(c, e, &ax, form, &x))
+        return ck_bad();
+    nd_axis *other = twin(c, ax.a[0]);
+    ck_val r = x;
+    r.v = nd_rename(&c->b, moved(c, x.v, ax.a[0], other, (int64_t)by), other,
+                    ax.a[0]);
+    return r.v ? r : ck_bad();
+}
+
+/* One entry of x[a -> b: p..q]. */
+static ck_val slice_one(ck *c, ast_expr *e, ck_val x, ast_name from,
+                        const ast_item *to)
+{
+    ck_axes a, b;
+    ast_items left = {(ast_item[]){{from, NULL, NULL}}, 1, 1};
+    ast_items right = {(ast_item[]){{to->name, NULL, NULL}}, 1, 1};
+    int64_t lo, hi;
+    if (!ck_bracket(c, &left, &a) || !ck_bracket(c, &right, &b) ||
+        !ck_axis_size(c, to->lo, &lo) || !ck_axis_size(c, to->hi, &hi))
+        return ck_bad();
+    if (a.n != 1 || b.n != 1) {
+        bad_form(c, e, "x[a -> b: p..q]");
+        return ck_bad();
+    }
+    if (!ck_has_axes(c, x, &a) || !lacks_axis(c, to->name.loc, x, b.a[0]))
+        return ck_bad();
+    if (lo < 0 || hi > a.a[0]->size || lo > hi) {
+        ck_error(c, to->lo->loc, "%lld..%lld is not inside the axis `%s` of "
+                 "size %lld", (long long)lo, (long long)hi, a.a[0]->name,
+                 (long long)a.a[0]->size);
+        return ck_bad();
+    }
+    if (hi - lo != b.a[0]->size) {
+        ck_error(c, to->name.loc, "`%s` has %lld positions, %lld..%lld are "
+                 "%lld", b.a[0]->name, (long long)b.a[0]->size, (long long)lo,
+                 (long long)hi, (long long)(hi - lo));
+        ck_note(c, b.a[0]->loc, "`%s` is declared here", b.a[0]->name);
+        return ck_bad();
+    }
+    ck_at(c, e->loc);
+    ck_val r = ck_tensor(moved(c, x.v, a.a[0], b.a[0], -lo));
+    r.idx = x.idx;
+    r.gone = ck_lose(c, x.gone, a.a[0], lost_at(c, e), "sliced");
+    return r;
+}
+
+ck_val ck_slice(ck *c, ast_expr *e, ck_val x)
+{
+    const ast_items *l = e->brk->left, *r = e->brk->right;
+    bool fits = l->n == r->n;
+    for (int i = 0; fits && i < l->n; i++)
+        fits = !l->v[i].lo && r->v[i].lo && r->v[i].hi;
+    if (!fits) {
+        bad_form(c, e, "x[a -> b: p..q]");
+        return ck_bad();
+    }
+    for (int i = 0; i < l->n && x.kind == VAL_TENSOR; i++)
+        x = slice_one(c, e, x, l->v[i].name, &r->v[i]);
+    return x;
+}
+
+static ck_val running_sum(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "cumsum[axes](x)";
+    ck_axes ax;
+    ck_val x;
+    if (!one_side(c, e, brk, form, &ax) || !tensor_arg(c, e, &ax, form, &x))
+        return ck_bad();
+    ck_val r = x;
+    if (r.v->type.dtype == ND_BOOL)
+        r.v = nd_cast(&c->b, r.v, ND_I32);
+    for (int i = 0; i < ax.n; i++)
+        r.v = nd_cumsum(&c->b, r.v, ax.a[i], false);
+    return r.v ? r : ck_bad();
+}
+
+/* ---- selection ----------------------------------------------------------- */
+
+/* The greatest of minus the index among those that attain the maximum. */
+static ck_val first_of_max(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "argmax[axes](x)";
+    ck_axes ax;
+    ck_val x;
+    int64_t n;
+    if (!one_side(c, e, brk, form, &ax) || !tensor_arg(c, e, &ax, form, &x))
+        return ck_bad();
+    if (!ck_count(ax.n, ax.a, &n) || n > INT32_MAX) {
+        ck_error(c, e->loc, "more than %d positions", INT32_MAX);
+        return ck_bad();
+    }
+    nd_value *v = nd_stop_gradient(&c->b, x.v);
+    if (v && v->type.dtype == ND_BOOL)
+        v = nd_cast(&c->b, v, ND_I32);
+    nd_value *most = nd_reduce(&c->b, RED_MAX, v, ax.n, ax.a);
+    nd_value *hit = nd_map(&c->b, EW_EQ, v, most, NULL);
+    nd_value *back = nd_map(&c->b, EW_NEG, joint_index(c, &ax), NULL, NULL);
+    nd_value *best = nd_reduce(&c->b, RED_MAX,
+                               nd_map(&c->b, EW_WHERE, hit, back,
+                                      number(c, 1 - n)), ax.n, ax.a);
+    ck_val r = ck_tensor(nd_map(&c->b, EW_NEG, best, NULL, NULL));
+    r.idx = x.idx;
+    r.gone = x.gone;
+    for (int k = 0; k < ax.n; k++)
+        r.gone = ck_lose(c, r.gone, ax.a[k], lost_at(c, e), "reduced away");
+    return r;
+}
+
+/* How many are before x: greater, or equal with a lower index. */
+static nd_value *rank_along(ck *c, nd_value *x, nd_axis *a)
+{
+    nd_builder *b = &c->b;
+    nd_axis *other = twin(c, a);
+    nd_value *v = nd_stop_gradient(b, x), *w = nd_rename(b, v, a, other);
+    nd_value *lower = nd_map(b, EW_LT, nd_index(b, other), nd_index(b, a),
+                             NULL);
+    nd_value *tie = nd_map(b, EW_AND, nd_map(b, EW_EQ, w, v, NULL), lower,
+                           NULL);
+    nd_value *before = nd_map(b, EW_OR, nd_map(b, EW_LT, v, w, NULL), tie,
+                              NULL);
+    return nd_reduce(b, RED_SUM, nd_cast(b, before, ND_I32), 1, &other);
+}
+
+/* The values by descending size and where they stood. */
+static ck_val top_of(ck *c, ast_expr *e, ast_brk *brk)
+{
+    static const char form[] = "v, i = top_k[a -> slot](x)";
+    ck_axes from, to;
+    ck_val x;
+    nd_builder *b = &c->b;
+    if (!two_sides(c, e, brk, 1, 1, form, &from, &to) ||
+        !tensor_arg(c, e, &from, form, &x) ||
+        !lacks_axis(c, to.at[0], x, to.a[0]) || !room_for(c, e->loc, x, 1))
+        return ck_bad();
+    nd_axis *a = from.a[0], *slot = to.a[0];
+    if (slot->size > a->size) {
+        ck_error(c, to.at[0], "the %lld largest of %lld along `%s`",
+                 (long long)slot->size, (long long)a->size, a->name);
+        ck_note(c, slot->loc, "`%s` is declared here", slot->name);
+        return ck_bad();
+    }
+    if (x.v->type.dtype == ND_BOOL)
+        x.v = nd_cast(b, x.v, ND_I32);
+    nd_value *mine = nd_map(b, EW_EQ, rank_along(c, x.v, a),
+                            nd_index(b, slot), NULL);
+    nd_value *zero = nd_const(b, x.v->type.dtype, 0);
+    ck_val *r = ND_NEWN(c->ctx->arena, ck_val, 2);
+    r[0] = ck_tensor(nd_reduce(b, RED_SUM,
+                               nd_map(b, EW_WHERE, mine, x.v, zero), 1, &a));
+    r[1] = ck_tensor(nd_reduce(b, RED_SUM,
+                               nd_map(b, EW_WHERE, mine, nd_index(b, a),
+                                      number(c, 0)), 1, &a));
+    for (int i = 0; i < 2; i++)
+        r[i].gone = ck_lose(c, x.gone, a, lost_at(c, e), "selected from");
+    return (ck_val){.kind = VAL_TUPLE, .n = 2, .item = r};
+}
+
+/* ---- the table ----------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    ck_val (*call)(ck *c, ast_expr *e, ast_brk *brk);
+} shapes[] = {
+    {"split", split_axis},     {"flatten", flatten_axes},
+    {"stack", stack_values},   {"concat", concat_values},
+    {"shift", shift_along},    {"cumsum", running_sum},
+    {"argmax", first_of_max},  {"top_k", top_of},
+    {"one_hot", one_hot},
+};
+enum { NSHAPES = sizeof shapes / sizeof *shapes };
+
+const char *ck_shape_name(int i)
+{
+    return i < NSHAPES ? shapes[i].name : NULL;
+}
+
+bool ck_is_shape(const char *name)
+{
+    for (int i = 0; i < NSHAPES; i++)
+        if (!strcmp(name, shapes[i].name))
+            return true;
+    return false;
+}
+
+ck_val ck_shape(ck *c, ast_expr *e, const char *name, ast_brk *brk)
+{
+    for (int i = 0; i < NSHAPES; i++)
+        if (!strcmp(name, shapes[i].name))
+            return shapes[i].call(c, e, brk);
+    return ck_bad();
+}
