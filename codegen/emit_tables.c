@@ -168,42 +168,6 @@ static void tensor(cg *g, nd_buf *b, const char *name, const nd_type *t)
     cg_fold(b, 4, s.s);
 }
 
-/* What an integer input may hold follows from its uses: it indexes an axis, and
- * a constant that it is compared with outside that axis is its ignore value. */
-typedef struct id_range {
-    const nd_value *input;
-    int64_t limit, ignore;
-} id_range;
-
-static const nd_value *whole_of(const nd_value *v)
-{
-    while (v->def && v->def->kind == OP_SLICE)
-        v = v->def->in[0];
-    return v;
-}
-
-static void note_index(nd_op *op, void *user)
-{
-    id_range *r = user;
-    if (op->kind != OP_GATHER || whole_of(op->in[1]) != r->input)
-        return;
-    int64_t size = op->axes[0]->size;
-    r->limit = r->limit && r->limit < size ? r->limit : size;
-}
-
-static void note_ignored(nd_op *op, void *user)
-{
-    id_range *r = user;
-    if (op->kind != OP_MAP || (op->sub != EW_EQ && op->sub != EW_NE))
-        return;
-    for (int i = 0; i < 2; i++) {
-        const nd_op *c = op->in[!i]->def;
-        if (whole_of(op->in[i]) == r->input && c && c->kind == OP_CONST &&
-            (c->num < 0 || c->num >= (double)r->limit))
-            r->ignore = (int64_t)c->num;
-    }
-}
-
 static bool has_integers(const cg *g)
 {
     for (int i = 0; i < g->m->inputs.n; i++)
@@ -219,9 +183,7 @@ static void emit_ranges(cg *g, nd_buf *b)
     nd_put(b, "/* Integers that the data may hold: [0, limit), ignored. */\n"
               "static const ndrt_range ranges[] = {\n");
     for (int i = 0; i < g->m->inputs.n; i++) {
-        id_range r = {.input = g->m->inputs.v[i]};
-        nd_walk(g->m->step, note_index, &r);
-        nd_walk(g->m->step, note_ignored, &r);
+        nd_range r = nd_range_of(g->m, g->m->inputs.v[i]);
         nd_putf(b, "    {%lld, %lld},\n", (long long)r.limit,
                 (long long)r.ignore);
     }

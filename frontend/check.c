@@ -311,7 +311,8 @@ static bool run_model(ck *c, const ast_decl *d)
                         .phase = PH_FWD, .path = ""};
     for (int i = 0; i < d->pars->n; i++)
         ok &= declare_input(c, &d->pars->v[i]);
-    ok = ok && ck_run_body(c, d->body) && f.ret.kind != VAL_BAD;
+    ok = ok && ck_run_body(c, d->body) &&
+         (!f.returned || f.ret.kind != VAL_BAD);
     if (ok)
         set_loss(c, d, f.ret);
     c->f = NULL;

@@ -441,12 +441,13 @@ bool ck_run_body(ck *c, const ast_stmts *body)
 {
     int before = c->ctx->nerrors;
     ck_stmts(c, body);
-    if (!c->f->returned && c->ctx->nerrors == before) {
+    bool shows = c->f->is_main && c->m->outputs.n;   /* it need not train */
+    if (!c->f->returned && !shows && c->ctx->nerrors == before) {
         ck_say(c, c->f->fn->loc, "`%s` has no `return`",
                c->f->fn->name.s);
         return false;
     }
-    return c->f->returned;
+    return c->f->returned || shows;
 }
 
 static ck_val instantiate(ck *c, ast_expr *e, const ast_decl *fn,

@@ -211,6 +211,13 @@ nd_module *nd_frontend(nd_ctx *c, int file, const nd_front_options *o);
  * order mark is dropped, and every line ends in "\n". */
 int nd_read_file(nd_ctx *c, const char *path);
 
+/* ---- values.c: what a program computes ----------------------------------- */
+
+/* Evaluates the module on one device at its initial parameters, on the inputs
+ * that `data = synthetic` makes for the first step, and prints the outputs, the
+ * loss and the gradients. False after errors. */
+bool nd_values(nd_module *m, nd_buf *out);
+
 /* nn_nd.c, made from frontend/lib/nn.nd by the build */
 extern const char nd_lib_nn[];
 

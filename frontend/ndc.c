@@ -12,7 +12,7 @@
 
 static const char *const emit_names[] = {
     [NDC_EXE] = "exe", [NDC_AST] = "ast",           [NDC_IR] = "ir",
-    [NDC_SPMD] = "spmd", [NDC_SCHEDULE] = "schedule", [NDC_C] = "c",
+    [NDC_VALUES] = "values", [NDC_SPMD] = "spmd", [NDC_SCHEDULE] = "schedule", [NDC_C] = "c",
     [NDC_PLAN] = "plan",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
@@ -78,7 +78,8 @@ static bool known_pass(nd_ctx *c, const char *option, const char *name)
 /* What would be ignored in silence is wrong usage. */
 static bool check_usage(nd_ctx *c, const ndc_options *o)
 {
-    bool runs = o->emit != NDC_AST && (o->emit != NDC_IR || o->until);
+    bool runs = o->emit != NDC_AST && o->emit != NDC_VALUES &&
+                (o->emit != NDC_IR || o->until);
     if (ends_with(o->file, ".ndir")) {
         const char *option = o->nset ? "--set" : o->mesh ? "--mesh"
                              : o->plan ? "--plan" : NULL;
@@ -187,6 +188,13 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
             return false;
         nd_print(text, m);
         return true;
+    }
+    if (o->emit == NDC_VALUES)
+        return nd_values(m, text);
+    if (!graph && !m->loss) {
+        nd_error(c, nowhere, "the model `%s` returns no loss: there is nothing "
+                 "to train; --emit=values shows what it computes", m->name);
+        return false;
     }
     if (!nd_run_passes(m, &po))
         return false;

@@ -18,6 +18,7 @@ typedef enum {
     NDC_EXE,                         /* build an executable */
     NDC_AST,                         /* the syntax tree */
     NDC_IR,                          /* the graph, as the program says it */
+    NDC_VALUES,                      /* what it computes on one device */
     NDC_SPMD,                        /* the graph after all passes */
     NDC_SCHEDULE,                    /* the pipeline's timeline */
     NDC_C,                           /* the generated program */

@@ -519,6 +519,14 @@ void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);
 
+/* ---- ids.c --------------------------------------------------------------- */
+
+/* What an integer input may hold: [0, limit) and `ignore`. limit 0: all. */
+typedef struct nd_range {
+    int64_t limit, ignore;
+} nd_range;
+nd_range nd_range_of(nd_module *m, const nd_value *input);
+
 /* ---- autodiff.c, vjp.c --------------------------------------------------- */
 
 /* Appends the backward ops (phase BWD) for m->loss. */
@@ -579,7 +587,15 @@ typedef struct nd_eval_result {
 /* One device if the module is not sharded; all ranks of its mesh, with the
  * schedule if there is one, otherwise. Checks that replicas agree. */
 bool nd_eval(nd_module *m, const nd_eval_options *o, nd_eval_result *r);
-/* Initial value of a param, as the runtime makes it (random.c). */
+
+/* ---- random.c: the runtime's random numbers ------------------------------ */
+
+/* Initial value of a param, as the runtime makes it. */
 nd_tensor *nd_eval_init(nd_module *m, const nd_param *p, uint64_t seed);
+/* The fold of a name's hash that names a random stream. */
+uint32_t nd_stream(const char *name, int64_t iteration);  /* -1: outside */
+/* Two 32-bit words of Philox4x32-10. */
+void nd_philox_draw(uint64_t seed, uint64_t index, uint32_t step,
+                    uint32_t stream, uint32_t out[2]);
 
 #endif

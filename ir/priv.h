@@ -32,11 +32,6 @@ extern const char *const nd_scope_names[];  /* by nd_scope, "" for all */
 
 /* ---- random.c ------------------------------------------------------------ */
 
-/* The fold of a name's hash that names a random stream. */
-uint32_t nd_stream(const char *name, int64_t iteration);  /* -1: outside */
-/* Two 32-bit words of Philox4x32-10, as in the runtime. */
-void nd_philox_draw(uint64_t seed, uint64_t index, uint32_t step,
-                    uint32_t stream, uint32_t out[2]);
 /* A standard normal number from two words (Box and Muller, 1958). */
 double nd_normal_of(const uint32_t c[2]);
 
