@@ -12,8 +12,8 @@
 
 static const char *const emit_names[] = {
     [NDC_EXE] = "exe", [NDC_AST] = "ast",           [NDC_IR] = "ir",
-    [NDC_VALUES] = "values", [NDC_SPMD] = "spmd", [NDC_SCHEDULE] = "schedule", [NDC_C] = "c",
-    [NDC_PLAN] = "plan",
+    [NDC_VALUES] = "values", [NDC_SPMD] = "spmd",
+    [NDC_SCHEDULE] = "schedule", [NDC_C] = "c", [NDC_PLAN] = "plan",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
 

@@ -10,7 +10,6 @@
  * step on made-up data, so the loss is the one that ./train prints.
  */
 #include "frontend.h"
-#include "../passes/passes.h"
 
 #include <math.h>
 
@@ -111,10 +110,11 @@ static void put_value(nd_buf *b, nd_module *m, const char *what,
 
 bool nd_values(nd_module *m, nd_buf *out)
 {
-    nd_options po = {0};
-    if (m->loss && !(m->state & ND_HAS_GRADS) &&
-        !nd_run_until(m, &po, "autodiff"))
-        return false;
+    if (m->loss && !(m->state & ND_HAS_GRADS)) {
+        if (!nd_autodiff(m))
+            return false;
+        m->state |= ND_HAS_GRADS;
+    }
     nd_feed *feed = ND_NEWN(m->ctx->arena, nd_feed, m->inputs.n);
     for (int i = 0; i < m->inputs.n; i++)
         feed[i] = (nd_feed){m->inputs.v[i]->def->name,

@@ -9,18 +9,18 @@ printf 'axis batch = 4\nmodel m(x: f32[batch]) {\n' >a.nd
 printf '\ty = x *\t(foo + 1)\n  s = "größe" + bar\n' >>a.nd
 printf '  return mean[batch](x)\n}\n' >>a.nd
 "$NDC_BUILD/ndc" a.nd >out 2>err
-cat >want <<'END'
-a.nd:3:11: error: unknown name `foo`
-    3 | 	y = x *	(foo + 1)
-      | 	       	 ^~~
-a.nd:4:7: error: a string is not a value
-    4 |   s = "größe" + bar
-      |       ^~~~~~~
-a.nd:4:17: error: unknown name `bar`; did you mean `max`?
-    4 |   s = "größe" + bar
-      |                 ^~~
-END
-sed -i 's/; did you mean.*//' err want
+{
+    echo 'a.nd:3:11: error: unknown name `foo`'
+    printf '    3 | \ty = x *\t(foo + 1)\n'
+    printf '      | \t       \t ^~~\n'
+    echo 'a.nd:4:7: error: a string is not a value'
+    echo '    4 |   s = "größe" + bar'
+    echo '      |       ^~~~~~~'
+    echo 'a.nd:4:17: error: unknown name `bar`'
+    echo '    4 |   s = "größe" + bar'
+    echo '      |                 ^~~'
+} >want
+sed -i 's/; did you mean.*//' err
 diff want err || exit 1
 
 {
