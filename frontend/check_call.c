@@ -292,6 +292,14 @@ static bool bind_side(ck *c, ast_expr *e, const char *fn,
     return true;
 }
 
+/* attention[seq, seq](x, x): two names may stand for one axis. */
+static bool read_side(ck *c, const ast_items *given, const ast_items *formal,
+                      ck_axes *out)
+{
+    return formal->n > 1 ? ck_bracket_each(c, given, out)
+                         : ck_bracket(c, given, out);
+}
+
 typedef struct copies {              /* fresh axes of one instance */
     int n, index[ND_MAX_RANK];
 } copies;
@@ -313,12 +321,12 @@ static bool bind_groups(ck *c, ast_expr *e, const ast_decl *fn, ast_brk *brk,
     }
     if (!brk)
         return true;
-    if (!ck_bracket(c, brk->left, &left) ||
+    if (!read_side(c, brk->left, fn->brk->left, &left) ||
         !bind_side(c, e, name, fn->brk->left, &left, s))
         return false;
     if (!brk->right)
         return true;
-    if (!ck_bracket(c, brk->right, &right))
+    if (!read_side(c, brk->right, fn->brk->right, &right))
         return false;
     for (int i = 0; i < right.n; i++)
         for (int k = 0; k < left.n; k++)

@@ -372,9 +372,10 @@ ck_bind *ck_declare_axis(ck *c, ast_name name, ast_expr *e, ck_bind **list)
     return b;
 }
 
-static bool add_axis(ck *c, ck_axes *out, nd_axis *a, nd_loc at, ck_bind *b)
+static bool add_axis(ck *c, ck_axes *out, nd_axis *a, nd_loc at, ck_bind *b,
+                     bool twice)
 {
-    for (int k = 0; k < out->n; k++)
+    for (int k = 0; k < out->n && !twice; k++)
         if (out->a[k] == a) {
             ck_error(c, at, "the axis `%s` appears twice", a->name);
             ck_note(c, out->at[k], "it is here already");
@@ -390,7 +391,7 @@ static bool add_axis(ck *c, ck_axes *out, nd_axis *a, nd_loc at, ck_bind *b)
     return true;
 }
 
-bool ck_bracket(ck *c, const ast_items *v, ck_axes *out)
+static bool spell_out(ck *c, const ast_items *v, bool twice, ck_axes *out)
 {
     out->n = 0;
     for (int i = 0; i < v->n; i++) {
@@ -405,10 +406,20 @@ bool ck_bracket(ck *c, const ast_items *v, ck_axes *out)
             return false;
         }
         for (int k = 0; k < b->n; k++)
-            if (!add_axis(c, out, b->axis[k], it->name.loc, b))
+            if (!add_axis(c, out, b->axis[k], it->name.loc, b, twice))
                 return false;
     }
     return true;
+}
+
+bool ck_bracket(ck *c, const ast_items *v, ck_axes *out)
+{
+    return spell_out(c, v, false, out);
+}
+
+bool ck_bracket_each(ck *c, const ast_items *v, ck_axes *out)
+{
+    return spell_out(c, v, true, out);
 }
 
 /* ---- unknown names ------------------------------------------------------- */

@@ -388,6 +388,8 @@ bool ck_axis_size(ck *c, ast_expr *e, int64_t *out);
 ck_bind *ck_declare_axis(ck *c, ast_name name, ast_expr *e, ck_bind **list);
 /* Spells out the axes of a bracket; false after an error. */
 bool ck_bracket(ck *c, const ast_items *v, ck_axes *out);
+/* The same where each axis goes to a name of its own: one may come twice. */
+bool ck_bracket_each(ck *c, const ast_items *v, ck_axes *out);
 
 /* check_expr.c: expressions, elementwise ops */
 ck_val ck_bad(void);
