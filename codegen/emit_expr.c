@@ -318,6 +318,20 @@ static const char *global_index(cg_env *e, const nd_type *t)
     return s ? s : "0";
 }
 
+/* Counted over all repeats around it: "l * 3 + l2". */
+static const char *iteration(cg_env *e, nd_op *rep)
+{
+    nd_arena *a = e->f->g->a;
+    const char *s = cg_iter(e->f, rep);
+    int64_t each = rep->axes[0]->size;
+    while ((rep = rep->block->parent)) {
+        s = nd_fmt(a, "%s * %lld + %s", cg_iter(e->f, rep), (long long)each,
+                   s);
+        each *= rep->axes[0]->size;
+    }
+    return s;
+}
+
 /* Dropout is on in training; noise is always there. */
 static cg_expr random_value(cg_env *e, const nd_op *op)
 {
@@ -325,10 +339,9 @@ static cg_expr random_value(cg_env *e, const nd_op *op)
     uint64_t h = nd_hash(op->name);
     uint32_t fold = (uint32_t)(h ^ h >> 32);
     const char *stream = nd_fmt(a, "0x%08xu", (unsigned)fold);
-    nd_op *rep = op->block->parent;
-    if (rep)
+    if (op->block->parent)
         stream = nd_fmt(a, "%s + 0x9e3779b9u * (uint32_t)(%s + 1)", stream,
-                        cg_iter(e->f, rep));
+                        iteration(e, op->block->parent));
     e->f->uses_random = e->f->uses_rank = true;
     const char *at = global_index(e, &op->out[0]->type);
     if (op->kind == OP_NORMAL)

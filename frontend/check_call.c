@@ -103,23 +103,49 @@ static void set_init(ck *c, nd_param *p, ast_expr *e)
     ck_near_error(c, e->oploc, "initial value", e->str, names, 7);
 }
 
-static nd_type param_type(ck *c, const ck_var *v, nd_axis *layer)
+/* The axes of the open repeats, then its own. */
+static nd_type param_type(ck *c, const ck_var *v)
 {
-    nd_axis *ax[ND_MAX_RANK + 1];
+    nd_axis *ax[ND_MAX_REPEAT + 2 * ND_MAX_RANK];
     int n = 0;
-    if (layer)
-        ax[n++] = layer;
+    for (int i = 0; i < c->nrep; i++)
+        ax[n++] = c->rep[i]->axes[0];
     for (int i = 0; i < v->left.n; i++)
         ax[n++] = v->left.a[i];
-    for (int i = 0; i < v->right.n; i++) {
-        if (n == ND_MAX_RANK) {
-            ck_error(c, v->loc, "a parameter of more than %d axes",
-                     ND_MAX_RANK);
-            break;
-        }
+    for (int i = 0; i < v->right.n; i++)
         ax[n++] = v->right.a[i];
+    if (n > ND_MAX_RANK) {
+        ck_error(c, v->loc, c->nrep ? "a parameter of more than %d axes, those "
+                                      "of the repeats included"
+                                    : "a parameter of more than %d axes",
+                 ND_MAX_RANK);
+        n = ND_MAX_RANK;
     }
     return nd_type_of(ND_F32, n, ax);
+}
+
+/* What an open repeat sees of an operand: one slice, however often asked. */
+static nd_value *slice_in(ck *c, nd_op *r, nd_value *v)
+{
+    for (int i = r->ncarry; i < r->nin; i++)
+        if (r->in[i] == v)
+            return r->body->args.v[i];
+    return nd_repeat_scan(c->m, r, v);
+}
+
+/* A parameter as the innermost repeat sees it: each repeat over one of its
+ * layer axes slices it. NULL if an axis is left over. */
+static nd_value *seen_here(ck *c, const nd_param *p)
+{
+    nd_value *v = p->value;
+    int left = p->nlayers;
+    for (int k = 0; k < c->nrep; k++)
+        for (int i = 0; i < p->nlayers; i++)
+            if (p->layer[i].axis == c->rep[k]->axes[0]) {
+                v = slice_in(c, c->rep[k], v);
+                left--;
+            }
+    return left ? NULL : v;
 }
 
 static bool same_axes(const ck_axes *x, const ck_axes *y)
@@ -130,6 +156,16 @@ static bool same_axes(const ck_axes *x, const ck_axes *y)
         if (x->a[i] != y->a[i])
             return false;
     return true;
+}
+
+/* "`blocks` and `layers`" */
+static const char *layers(ck *c, const nd_param *p)
+{
+    nd_buf b = {c->ctx->arena, NULL, 0, 0};
+    for (int i = 0; i < p->nlayers; i++)
+        nd_putf(&b, "%s`%s`", !i ? "" : i + 1 < p->nlayers ? ", " : " and ",
+                p->layer[i].axis->name);
+    return b.s;
 }
 
 /* `like`: the parameter of the other instance with the same path. */
@@ -147,26 +183,23 @@ static void share(ck *c, ck_var *v, const char *path)
             ck_note(c, q->loc, "`%s` is made here", path);
             return;
         }
-        bool visible = !q->rep;
-        for (int k = 0; k < c->nrep; k++)
-            visible |= c->rep[k] == q->rep;
-        if (!visible) {
-            ck_error(c, v->loc, "`%s` is a parameter of another `repeat`",
-                     path);
+        nd_value *here = seen_here(c, q->p);
+        if (here) {
+            v->val = ck_tensor(here);
             return;
         }
-        v->val = ck_tensor(q->v);
+        ck_error(c, v->loc, "`%s` is a parameter of another `repeat`", path);
+        ck_note(c, q->loc, "it is made here, once for each %s", layers(c, q->p));
         return;
     }
     ck_error(c, v->loc, "the shared instance has no parameter `%s`", path);
 }
 
-/* A parameter inside a repeat has its axis in front and lies outside; the body
+/* A parameter inside repeats has their axes in front and lies outside; the body
  * sees the slice. */
 static void create(ck *c, ck_var *v, ast_expr *e, const char *path)
 {
     nd_builder b = c->b;
-    nd_op *rep = v->nrep ? c->rep[0] : NULL;
     b.block = c->m->step;
     b.at = -1;
     b.phase = PH_FWD;
@@ -176,17 +209,20 @@ static void create(ck *c, ck_var *v, ast_expr *e, const char *path)
         while (b.block->ops.v[b.at] != c->rep[0])
             b.at++;
     }
-    nd_type t = param_type(c, v, rep ? rep->axes[0] : NULL);
+    nd_type t = param_type(c, v);
     ck_param q = {.path = path, .left = v->left, .right = v->right,
                   .scope = v->scope, .arrow = e->brk->right != NULL,
-                  .loc = b.loc, .rep = rep};
+                  .loc = b.loc};
     nd_param *p = q.p = nd_param_new(&b, path, t);
-    p->layer = rep ? rep->axes[0] : NULL;
+    p->nlayers = c->nrep;
+    for (int i = 0; i < c->nrep; i++)
+        p->layer[i] = (nd_layer){c->rep[i]->axes[0],
+                                 (int)strlen(c->rep_path[i])};
     p->matrix = p->decay = q.arrow;
     p->fan_in = product(&v->left);
     p->fan_out = q.arrow ? product(&v->right) : p->fan_in;
     set_init(c, p, e);
-    q.v = rep ? nd_repeat_scan(c->m, rep, p->value) : p->value;
+    q.v = seen_here(c, p);
     ND_PUSH(c->ctx->arena, &c->params, q);
     v->val = ck_tensor(q.v);
 }
@@ -203,8 +239,6 @@ void ck_force(ck *c, ck_var *v)
     v->val = ck_bad();
     if (c->f->shared) {
         share(c, v, path);
-    } else if (v->nrep > 1) {
-        ck_later(c, v->loc, "a parameter inside a nested `repeat`");
     } else {
         ck_param *dup = NULL;
         for (int i = 0; i < c->params.n; i++)

@@ -85,7 +85,6 @@ static void declare_param(ck *c, const ast_stmt *s)
     v->param = e;
     v->left = left;
     v->right = right;
-    v->nrep = c->nrep;
     v->scope = c->f->scope;
 }
 
@@ -212,20 +211,30 @@ typedef ND_VEC(carried) carrieds;
 /* What to take back when the body is evaluated again. */
 typedef struct mark {
     int step, ops, params, axes, id, mparams, copies, streams, children;
+    int nin[ND_MAX_REPEAT];          /* of the open repeats */
 } mark;
 
 static mark take_mark(const ck *c)
 {
-    return (mark){c->m->step->ops.n, c->b.block->ops.n, c->params.n,
-                  c->m->axes.n, c->m->next_id, c->m->params.n, c->copies.n,
-                  c->streams.n, c->f->scope->children.n};
+    mark k = {c->m->step->ops.n, c->b.block->ops.n, c->params.n,
+              c->m->axes.n, c->m->next_id, c->m->params.n, c->copies.n,
+              c->streams.n, c->f->scope->children.n, {0}};
+    for (int i = 0; i < c->nrep; i++)
+        k.nin[i] = c->rep[i]->nin;
+    return k;
 }
 
 static void back_to(ck *c, const mark *k)
 {
+    nd_block *step = c->m->step;
     c->b.block->ops.n = k->ops;
-    if (c->b.block == c->m->step)
-        c->m->step->ops.n = k->step;
+    /* New parameters stand in front of the outermost open repeat, which is the
+     * last op; what they added to the open ones goes too. */
+    step->ops.n = k->step;
+    if (c->nrep)
+        step->ops.v[k->step - 1] = c->rep[0];
+    for (int i = 0; i < c->nrep; i++)
+        c->rep[i]->nin = c->rep[i]->body->args.n = k->nin[i];
     c->params.n = k->params;
     c->m->axes.n = k->axes;
     c->m->next_id = k->id;
@@ -372,6 +381,7 @@ static void repeat_body(ck *c, const ast_stmt *s, nd_axis *a, carrieds *cv,
         c->f->scope = in;
         c->b.block = r->body;
         c->b.path = path;
+        c->rep_path[c->nrep] = path;
         c->rep[c->nrep++] = r;
         ck_stmts(c, s->body);
         ck_at(c, s->loc);
@@ -413,8 +423,8 @@ static void repeat(ck *c, const ast_stmt *s)
             ck_error(c, s->loc, "`repeat %s` inside itself", ax.a[0]->name);
             return;
         }
-    if (c->nrep == CK_MAX_REPEAT) {
-        ck_error(c, s->loc, "repeats nest deeper than %d", CK_MAX_REPEAT);
+    if (c->nrep == ND_MAX_REPEAT) {
+        ck_error(c, s->loc, "repeats nest deeper than %d", ND_MAX_REPEAT);
         return;
     }
     ck_force_all(c);

@@ -279,7 +279,6 @@ typedef struct ck_var {
     ast_expr *param;                 /* `x = param`, not read so far */
     ck_axes left, right;             /* its axes */
     ck_scope *scope;                 /* where it was declared */
-    int nrep;                        /* repeats open there */
     struct ck_var *next;
 } ck_var;
 
@@ -321,7 +320,6 @@ typedef struct ck_param {
     const char *path;
     nd_param *p;
     nd_value *v;                     /* as the program sees it: the slice */
-    nd_op *rep;                      /* the repeat that slices it, or NULL */
     ck_axes left, right;
     ck_scope *scope;                 /* where it is declared */
     bool arrow, fan_known;
@@ -340,7 +338,7 @@ typedef struct ck_said {             /* an error that is out */
 
 /* Bounds on what is evaluated, so that no input takes for ever. */
 enum {
-    CK_MAX_REPEAT = 8, CK_MAX_DEPTH = 1500, CK_MAX_CALLS = 20000,
+    CK_MAX_DEPTH = 1500, CK_MAX_CALLS = 20000,
     CK_MAX_DECLS = 10000, CK_MAX_STMTS = 10000
 };
 
@@ -353,7 +351,8 @@ typedef struct ck {
     ND_VEC(ck_file *) files;
     ck_frame *f;
     int nrep;                        /* repeats that are open */
-    nd_op *rep[CK_MAX_REPEAT];
+    nd_op *rep[ND_MAX_REPEAT];
+    const char *rep_path[ND_MAX_REPEAT];
     ND_VEC(ck_param) params;
     ND_VEC(ck_copy) copies;
     ND_VEC(nd_loc) warned;

@@ -109,6 +109,20 @@ static double mask(const ev_stage *s, const nd_op *op, uint64_t index,
     return s->w->o->f32 ? (double)(1.0f / (1.0f - p)) : 1 / (1 - op->num);
 }
 
+/* Counted over all repeats around it; -1 outside. */
+static int64_t iteration(const ev_frame *f)
+{
+    int64_t i = 0, each = 1;
+    bool inside = false;
+    for (; f; f = f->up)
+        if (f->axis) {
+            i += f->iter * each;
+            each *= f->axis->size;
+            inside = true;
+        }
+    return inside ? i : -1;
+}
+
 /* The row-major index in the whole value of where the walk stands. */
 static uint64_t whole_index(const nd_type *t, const ev_piece *p,
                             const ev_walk *w)
@@ -126,10 +140,7 @@ static bool random_values(ev_stage *s, const nd_op *op,
                                            uint64_t, uint32_t))
 {
     const nd_type *t = &op->out[0]->type;
-    const ev_frame *f = s->cur;
-    while (f && !f->axis)
-        f = f->up;
-    uint32_t stream = nd_stream(op->name, f ? f->iter : -1);
+    uint32_t stream = nd_stream(op->name, iteration(s->cur));
     ev_piece *out = ev_result(s, op, 0);
     for (int r = 0; r < s->nranks; r++) {
         ev_walk w = {0};

@@ -139,30 +139,45 @@ static bool open_gradient(ev_stage *s, const nd_op *op, const nd_param *p,
     return true;
 }
 
+/* Narrows a piece to the current iteration of `a`, its first axis. */
+static bool at_iteration(ev_stage *s, const nd_op *op, const nd_axis *a,
+                         nd_type *t, ev_piece *x)
+{
+    const ev_frame *f = s->cur;
+    while (f && f->axis != a)
+        f = f->up;
+    if (!f || t->axis[0] != a)
+        return ev_error(s, op, "not inside a repeat over %s", a->name);
+    int64_t i = f->iter - x->off[0], n = x->n[0];
+    if (i < 0 || i >= n)
+        return ev_error(s, op, "no gradient is kept for iteration %lld",
+                        (long long)f->iter);
+    nd_drop_axis(t, 0);
+    memmove(x->off, x->off + 1, sizeof *x->off * (size_t)t->rank);
+    memmove(x->n, x->n + 1, sizeof *x->n * (size_t)t->rank);
+    x->v += i * product(x->n, 0, t->rank);
+    return true;
+}
+
 static bool add_gradient(ev_stage *s, const nd_op *op, const nd_param *p,
                          const ev_record *acc, const ev_piece *g)
 {
     const nd_type *tg = &op->in[0]->type;
-    const nd_axis *layer = NULL;
-    const ev_frame *f = s->cur;
-    if (p->layer && nd_axis_at(tg, p->layer) < 0) {
-        layer = p->layer;
-        while (f && f->axis != layer)
-            f = f->up;
-        if (!f)
-            return ev_error(s, op, "not inside a repeat over %s", layer->name);
-    }
     for (int r = 0; r < s->nranks; r++) {
         ev_walk w = {0};
-        const ev_piece *to = &acc->mb[0][r];
+        nd_type t = acc->type;
+        ev_piece to = acc->mb[0][r];
+        for (int k = 0; k < p->nlayers; k++)
+            if (nd_axis_at(tg, p->layer[k].axis) < 0 &&
+                !at_iteration(s, op, p->layer[k].axis, &t, &to))
+                return false;
         ev_over(&w, tg, &g[r], NULL);
-        int64_t stride = ev_bind(&w, &acc->type, to, layer);
+        ev_bind(&w, &t, &to, NULL);
         ev_bind(&w, tg, &g[r], NULL);
-        int64_t at = layer ? (f->iter - to->off[0]) * stride : 0;
-        if (w.bad || at < 0)
+        if (w.bad)
             return ev_error(s, op, "the gradient is not this rank's piece");
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            double *sum = &w.v[0][at + w.at[0]];
+            double *sum = &w.v[0][w.at[0]];
             *sum = ev_round(s, acc->type.dtype, *sum + w.v[1][w.at[1]]);
         }
     }

@@ -117,7 +117,10 @@ const char *nd_nearest(const char *name, const char *const *cand, int n);
 
 /* ---- types --------------------------------------------------------------- */
 
-enum { ND_MAX_RANK = 12, ND_MAX_MESH = 8, ND_MAX_CUT = 4 };
+enum {
+    ND_MAX_RANK = 12, ND_MAX_MESH = 8, ND_MAX_CUT = 4,
+    ND_MAX_REPEAT = 8                /* repeats nest at most so deep */
+};
 
 typedef enum { ND_F32, ND_I32, ND_I64, ND_BOOL, ND_BF16, ND_F16 } nd_dtype;
 const char *nd_dtype_name(nd_dtype t);
@@ -258,10 +261,18 @@ typedef enum {
     INIT_XAVIER, INIT_KAIMING
 } nd_init;
 
+/* A leading axis of a parameter that is made inside a repeat. In a file's names
+ * the index stands behind the part that is the repeat: "layers.2.attn.q.w". */
+typedef struct nd_layer {
+    nd_axis *axis;
+    int at;                          /* characters of the name before it */
+} nd_layer;
+
 typedef struct nd_param {
     const char *name;                /* path: "layers.attn.q.w" */
     nd_value *value;                 /* result of its param op, in `step` */
-    nd_axis *layer;                  /* leading repeat axis, or NULL */
+    int nlayers;                     /* leading axes of repeats ... */
+    nd_layer layer[ND_MAX_REPEAT];   /* ... the outermost first */
     nd_init init;
     double init_arg;
     int64_t fan_in, fan_out;         /* products of the arrow's sides */
@@ -498,6 +509,9 @@ void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next);
 nd_param *nd_param_of(nd_module *m, const nd_value *v);  /* v is the whole
                                       param or its slice in a body; or NULL */
 int nd_param_index(const nd_module *m, const char *name);  /* or -1 */
+/* Where a layer's index stands unless the program says otherwise: behind the
+ * part of the name that is called like its axis, else behind the first. */
+int nd_layer_at(const nd_param *p, const nd_axis *a);
 /* Is v computed from inputs, indices and constants alone? */
 bool nd_is_free(const nd_value *v);
 /* The same for every value at once, in the order of the program: its mark. */

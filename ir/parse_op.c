@@ -108,6 +108,23 @@ static void read_init(nd_reader *r, nd_param *p)
     nd_rd_expect(r, ')', "`)`");
 }
 
+/* layer(blocks, layers 12): the axes, and where their indices stand in the
+ * name if that is not where nd_layer_at finds it. */
+static void read_layers(nd_reader *r, nd_param *p)
+{
+    nd_rd_expect(r, '(', "`(`");
+    do {
+        if (p->nlayers == ND_MAX_REPEAT)
+            nd_rd_fail(r, r->tok.loc, "more than %d repeats", ND_MAX_REPEAT);
+        nd_layer *l = &p->layer[p->nlayers++];
+        l->axis = nd_rd_axis(r);
+        l->at = nd_layer_at(p, l->axis);
+        if (nd_rd_is(r, T_WORD))
+            l->at = (int)nd_rd_int(r, 0, (int64_t)strlen(p->name), "a place");
+    } while (nd_rd_take(r, ','));
+    nd_rd_expect(r, ')', "`)`");
+}
+
 static void read_param(nd_reader *r, nd_param *p)
 {
     const int64_t most = (int64_t)1 << 60;
@@ -120,9 +137,7 @@ static void read_param(nd_reader *r, nd_param *p)
         } else if (nd_rd_take_word(r, "frozen")) {
             p->frozen = true;
         } else if (nd_rd_take_word(r, "layer")) {
-            nd_rd_expect(r, '(', "`(`");
-            p->layer = nd_rd_axis(r);
-            nd_rd_expect(r, ')', "`)`");
+            read_layers(r, p);
         } else if (nd_rd_take_word(r, "fan")) {
             nd_rd_expect(r, '(', "`(`");
             p->fan_in = nd_rd_int(r, 0, most, "a size");
@@ -165,8 +180,10 @@ static void read_attrs(nd_reader *r, line *l)
             op->sub = nd_rd_choice(r, nd_red_names, "sum, max or min");
             break;
         }
-    if (op->kind == OP_PARAM)
+    if (op->kind == OP_PARAM) {
+        l->param.name = op->name;
         read_param(r, &l->param);
+    }
 }
 
 static void read_carried(nd_reader *r, line *l)

@@ -231,8 +231,13 @@ static void put_param(nd_buf *b, const nd_module *m, const nd_op *op)
     nd_put(b, p->matrix ? " matrix" : "");
     nd_put(b, p->decay ? " decay" : "");
     nd_put(b, p->frozen ? " frozen" : "");
-    if (p->layer)
-        nd_putf(b, " layer(%s)", p->layer->name);
+    for (int i = 0; i < p->nlayers; i++) {
+        const nd_layer *l = &p->layer[i];
+        nd_putf(b, "%s%s", i ? ", " : " layer(", l->axis->name);
+        if (l->at != nd_layer_at(p, l->axis))
+            nd_putf(b, " %d", l->at);
+    }
+    nd_put(b, p->nlayers ? ")" : "");
 }
 
 static void put_carried(nd_buf *b, const nd_op *op)

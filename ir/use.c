@@ -46,6 +46,19 @@ int nd_param_index(const nd_module *m, const char *name)
     return -1;
 }
 
+int nd_layer_at(const nd_param *p, const nd_axis *a)
+{
+    size_t len = strlen(a->name);
+    for (const char *s = p->name;;) {
+        size_t n = strcspn(s, ".");
+        if (n == len && strncmp(s, a->name, n) == 0)
+            return (int)(s - p->name) + (int)n;
+        if (!s[n])
+            return (int)strcspn(p->name, ".");
+        s += n + 1;
+    }
+}
+
 typedef enum { NEVER_FREE, ALWAYS_FREE, FREE_IF_OPERANDS } freedom;
 
 static freedom freedom_of(const nd_op *op)

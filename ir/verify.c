@@ -278,11 +278,11 @@ static void check_accumulate(checker *c, const nd_op *op)
         return;
     }
     const nd_type *g = &op->in[0]->type, *t = &p->value->type;
-    bool inside = p->layer && nd_enclosing(op->block, p->layer);
     int missing = 0;
     for (int i = 0; i < t->rank; i++) {
         int k = nd_axis_at(g, t->axis[i]);
-        if (k < 0 && !(inside && t->axis[i] == p->layer))
+        if (k < 0 && !(i < p->nlayers &&
+                       nd_enclosing(op->block, t->axis[i])))
             complain(c, op, "the gradient lacks the axis %s",
                      t->axis[i]->name);
         int w = nd_axis_at(&p->grad, t->axis[i]);
@@ -386,9 +386,11 @@ static void list_params(checker *c)
         const char *why = bad_type(c, &p->grad);
         if (why)
             complain(c, NULL, "gradient of \"%s\": %s", p->name, why);
-        if (p->layer && nd_axis_at(&p->value->type, p->layer) != 0)
-            complain(c, NULL, "\"%s\" does not lead with its layer axis",
-                     p->name);
+        const nd_type *t = &p->value->type;
+        for (int k = 0; k < p->nlayers; k++)
+            if (nd_axis_at(t, p->layer[k].axis) != k)
+                complain(c, NULL, "\"%s\" does not lead with its layer axes",
+                         p->name);
     }
 }
 

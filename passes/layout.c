@@ -374,11 +374,11 @@ nd_ref nd_grad_ref(nd_code *c, const nd_op *accum)
 {
     nd_param *p = c->m->params.v[nd_param_index(c->m, accum->name)];
     nd_ref r = param_ref(c, p, AT_GRAD);
-    for (nd_block *b = accum->block; p->layer && b->parent;
-         b = b->parent->block)
-        if (b->parent->axes[0] == p->layer &&
-            nd_axis_at(&accum->in[0]->type, p->layer) < 0)
-            at_iteration(&r, b->parent);
+    for (int i = 0; i < p->nlayers; i++) {
+        nd_op *repeat = nd_enclosing(accum->block, p->layer[i].axis);
+        if (repeat && nd_axis_at(&accum->in[0]->type, p->layer[i].axis) < 0)
+            at_iteration(&r, repeat);
+    }
     for (nd_value *v = accum->in[0]; v != nd_accum_source(c, accum);
          v = v->def->in[0])
         if (v->def->kind == OP_RENAME)

@@ -11,46 +11,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Length of the path's component that is the repeat: the one named like the
- * first axis, else the first. */
-static size_t repeat_end(const ndrt_program *p, const ndrt_param *q)
+int64_t ndrt_layer_count(const ndrt_program *p, int param)
 {
-    const char *axis = p->extents[q->extent[0]].name;
-    size_t len = axis ? strcspn(axis, "/") : 0;
-    const char *at = q->name;
+    const ndrt_param *q = &p->params[param];
+    int64_t n = 1;
 
-    for (;;) {
-        size_t n = strcspn(at, ".");
-        if (n == len && strncmp(at, axis, n) == 0)
-            return (size_t)(at - q->name) + n;
-        if (!at[n])
-            return strcspn(q->name, ".");
-        at += n + 1;
-    }
+    for (int a = 0; a < q->nlayers; a++)
+        n *= p->extents[q->extent[a]].size;
+    return n;
 }
 
 char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
                       const char *prefix)
 {
     const ndrt_param *q = &p->params[param];
-    char *s = NULL;
-    int n;
+    enum { DIGITS = 21 };            /* of an index, with its dot */
+    size_t n = strlen(prefix) + strlen(q->name) + 1 +
+               (size_t)q->nlayers * DIGITS;
+    char *s = malloc(n);
+    size_t to = 0;
+    int from = 0;
+    int64_t below = ndrt_layer_count(p, param);
 
-    if (layer < 0) {
-        n = asprintf(&s, "%s%s", prefix, q->name);
-    } else {
-        size_t end = repeat_end(p, q);
-        n = asprintf(&s, "%s%.*s.%lld%s", prefix, (int)end, q->name,
-                     (long long)layer, q->name + end);
+    if (!s)
+        return NULL;
+    to = (size_t)snprintf(s, n, "%s", prefix);
+    for (int a = 0; a < q->nlayers && layer >= 0; a++) {
+        below /= p->extents[q->extent[a]].size;
+        to += (size_t)snprintf(s + to, n - to, "%.*s.%lld",
+                               q->layer_at[a] - from, q->name + from,
+                               (long long)(layer / below));
+        layer %= below;
+        from = q->layer_at[a];
     }
-    return n < 0 ? NULL : s;
-}
-
-static int64_t layer_count(const ndrt_program *p, int param)
-{
-    const ndrt_param *q = &p->params[param];
-
-    return q->layered ? p->extents[q->extent[0]].size : 1;
+    snprintf(s + to, n - to, "%s", q->name + from);
+    return s;
 }
 
 /* The shape of one tensor in the file. */
@@ -60,7 +55,7 @@ static int file_shape(const ndrt_program *p, int param,
     const ndrt_param *q = &p->params[param];
     int n = 0;
 
-    for (int a = q->layered ? 1 : 0; a < q->naxes; a++)
+    for (int a = q->nlayers; a < q->naxes; a++)
         shape[n++] = p->extents[q->extent[a]].size;
     return n;
 }
@@ -139,12 +134,14 @@ static ndrt_status load_param(ndrt_rank *r, const ndrt_st_file *f,
 {
     const ndrt_program *p = r->program;
     const ndrt_param *q = &p->params[param];
-    int64_t off, n;
+    int64_t off, n, inner;
 
-    if (!q->layered)
+    if (!q->nlayers)
         return load_tensor(r, f, path, param, -1, prefix, m);
+    /* only the first of them may be cut: by the pipeline */
     ndrt_extent_of(p, q->extent[0], r->rank, 0, &off, &n);
-    for (int64_t i = off; i < off + n; i++) {
+    inner = ndrt_layer_count(p, param) / p->extents[q->extent[0]].size;
+    for (int64_t i = off * inner; i < (off + n) * inner; i++) {
         ndrt_status s = load_tensor(r, f, path, param, i, prefix, m);
         if (s != NDRT_OK)
             return s;
@@ -254,16 +251,16 @@ static bool make_list(const ndrt_program *p, list *l)
     size_t total = 1;
 
     for (int i = 0; i < p->nparams; i++)
-        total += (size_t)layer_count(p, i);
+        total += (size_t)ndrt_layer_count(p, i);
     *l = (list){.t = calloc(total, sizeof *l->t),
                 .param = calloc(total, sizeof *l->param),
                 .layer = calloc(total, sizeof *l->layer)};
     if (!l->t || !l->param || !l->layer)
         return false;
     for (int i = 0; i < p->nparams; i++) {
-        for (int64_t k = 0; k < layer_count(p, i); k++) {
+        for (int64_t k = 0; k < ndrt_layer_count(p, i); k++) {
             ndrt_st_tensor *t = &l->t[l->n];
-            int64_t layer = p->params[i].layered ? k : -1, n = 1;
+            int64_t layer = p->params[i].nlayers ? k : -1, n = 1;
             t->type = NDRT_ST_F32;
             t->name = ndrt_layer_name(p, i, layer, "");
             t->naxes = file_shape(p, i, t->shape);

@@ -68,8 +68,9 @@ typedef struct ndrt_param {
     int naxes;
     int extent[NDRT_MAX_RANK];    /* extent ids, major axis first */
     int64_t cap[NDRT_MAX_RANK];   /* largest local size of each */
-    bool layered;                 /* first axis is a repeat's: saved as one
+    int nlayers;                  /* leading axes of repeats: saved as one
                                      tensor per index, "layers.0.attn.q.w" */
+    int layer_at[NDRT_MAX_RANK];  /* where each index stands in the name */
     ndrt_init init;
     double init_arg;
     int64_t fan_in, fan_out;

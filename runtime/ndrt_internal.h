@@ -104,7 +104,8 @@ typedef struct ndrt_walk {
     int64_t local, global, length;
 } ndrt_walk;
 /* The piece of a parameter on `rank`. layer >= 0: only that index of a layered
- * parameter, with `global` counted inside it; nothing if not held. */
+ * parameter (counted over its leading axes, the last one fastest), with
+ * `global` counted inside it; nothing if not held. */
 ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
                           int64_t layer);
 ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
@@ -221,6 +222,8 @@ void ndrt_st_cancel(ndrt_st_writer *w);
 
 /* ---- checkpoint.c: parameters to and from files ----------------------- */
 
+/* Indices of a layered parameter, in all. */
+int64_t ndrt_layer_count(const ndrt_program *p, int param);
 /* "layers.attn.q.w" at 3 -> "layers.3.attn.q.w"; malloc'ed. */
 char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
                       const char *prefix);

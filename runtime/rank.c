@@ -157,18 +157,24 @@ ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
 {
     const ndrt_param *q = &p->params[param];
     ndrt_walk w = {0};
+    bool held = true;
+    int64_t stride = 1;
 
-    for (int a = layer >= 0 ? 1 : 0; a < q->naxes; a++)
+    for (int a = layer >= 0 ? q->nlayers : 0; a < q->naxes; a++)
         walk_axis(&w, p, q->extent[a], q->cap[a], rank, 0);
-    if (layer >= 0) {
-        int64_t off, n;
-        ndrt_extent_of(p, q->extent[0], rank, 0, &off, &n);
-        w.base = layer - off;
-        for (int a = 0; a < w.naxes; a++)
-            w.base *= w.cap[a];
-        if (layer < off || layer >= off + n)
-            w.started = true, w.naxes = -1;
+    for (int a = 0; a < w.naxes; a++)
+        stride *= w.cap[a];
+    for (int a = q->nlayers - 1; a >= 0 && layer >= 0; a--) {
+        int64_t off, n, size = p->extents[q->extent[a]].size;
+        int64_t i = layer % size;
+        layer /= size;
+        ndrt_extent_of(p, q->extent[a], rank, 0, &off, &n);
+        held &= i >= off && i < off + n;
+        w.base += (i - off) * stride;
+        stride *= q->cap[a];
     }
+    if (!held)
+        w.started = true, w.naxes = -1;
     return w;
 }
 

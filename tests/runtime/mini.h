@@ -217,7 +217,7 @@ static inline void mini_params(mini *m, int pp, int dp, int tp, bool zero)
         .init = NDRT_INIT_UNIFORM, .init_arg = 1.5, .stages = stages};
     m->params[1] = (ndrt_param){
         .name = "layers.a.w", .naxes = 2, .extent = {MB_LAYERS, MB_D},
-        .cap = {pp > 1 ? 2 : 3, cap}, .layered = true,
+        .cap = {pp > 1 ? 2 : 3, cap}, .nlayers = 1, .layer_at = {6},
         .init = NDRT_INIT_NORMAL, .init_arg = 1.0, .decay = true,
         .stages = stages};
     for (int b = 0; b < 2; b++) {

@@ -148,10 +148,29 @@ static bool finish(blob *b, const char *path)
     return fclose(f) == 0;
 }
 
+static int64_t layer_count(const nd_param *p)
+{
+    int64_t n = 1;
+    for (int i = 0; i < p->nlayers; i++)
+        n *= p->layer[i].axis->size;
+    return n;
+}
+
+/* What a file calls the l-th tensor of p. */
 static const char *layer_name(nd_arena *a, const nd_param *p, int64_t l)
 {
-    size_t n = strcspn(p->name, ".");
-    return nd_fmt(a, "%.*s.%lld%s", (int)n, p->name, (long long)l, p->name + n);
+    nd_buf b = {.arena = a};
+    int64_t below = layer_count(p);
+    int from = 0;
+    for (int i = 0; i < p->nlayers; i++) {
+        below /= p->layer[i].axis->size;
+        nd_putn(&b, p->name + from, (size_t)(p->layer[i].at - from));
+        nd_putf(&b, ".%lld", (long long)(l / below));
+        l %= below;
+        from = p->layer[i].at;
+    }
+    nd_put(&b, p->name + from);
+    return b.s;
 }
 
 static bool write_files(const options *o, nd_module *m, const nd_feed *f)
@@ -168,11 +187,10 @@ static bool write_files(const options *o, nd_module *m, const nd_feed *f)
     for (int i = 0; i < m->params.n; i++) {
         const nd_param *p = m->params.v[i];
         const nd_tensor *t = f[m->inputs.n + i].t;
-        int64_t layers = p->layer ? t->dim[0] : 1, each = t->n / layers;
+        int64_t layers = layer_count(p), each = t->n / layers;
         for (int64_t l = 0; l < layers; l++)
-            put(&b, p->layer ? layer_name(a, p, l) : p->name, ND_F32,
-                t->rank - (p->layer != NULL), t->dim + (p->layer != NULL),
-                t->v + l * each);
+            put(&b, layer_name(a, p, l), ND_F32, t->rank - p->nlayers,
+                t->dim + p->nlayers, t->v + l * each);
     }
     return finish(&b, nd_fmt(a, "%s.load.safetensors", o->work));
 }
@@ -255,12 +273,12 @@ static bool compare(const options *o, nd_module *m, const nd_feed *f,
     for (int i = 0; i < m->params.n; i++) {
         const nd_param *p = m->params.v[i];
         const nd_tensor *old = f[m->inputs.n + i].t, *g = r->grads[i];
-        int64_t layers = p->layer ? g->dim[0] : 1, each = g->n / layers;
+        int64_t layers = layer_count(p), each = g->n / layers;
         double scale = 0.01 * most;
         for (int64_t k = 0; k < g->n; k++)
             scale = fmax(scale, fabs(g->v[k]));
         for (int64_t l = 0; l < layers; l++) {
-            const char *name = p->layer ? layer_name(a, p, l) : p->name;
+            const char *name = layer_name(a, p, l);
             float *x = find(out, name, each, a);
             bool good = x != NULL;
             for (int64_t k = 0; k < each && good; k++)
