@@ -281,15 +281,25 @@ static void set_loss(ck *c, const ast_decl *d, ck_val v)
     }
 }
 
-/* A value that no machine holds: its byte counts would not fit in 64 bits. */
+/* A value that no machine holds: its byte counts would not fit in 64 bits; one
+ * with too many axes once it is kept for the gradient. */
 static void refuse_huge(nd_op *op, void *user)
 {
     enum { LOG2_MAX = 48 };
     ck *c = user;
+    int depth = 0;                   /* what is kept has the repeats' axes */
+    for (const nd_op *r = op->block->parent; r; r = r->block->parent)
+        depth++;
     for (int i = 0; i < op->nout && !c->huge; i++) {
         const nd_type *t = &op->out[i]->type;
         const char *name = op->name ? op->name : op->out[i]->name;
         int64_t n;
+        if (t->rank + depth > ND_MAX_RANK) {
+            c->huge = true;
+            ck_say(c, op->loc, "%s inside %d repeats: more than %d axes with "
+                   "theirs", ck_type(c, t), depth, ND_MAX_RANK);
+            continue;
+        }
         if (ck_count(t->rank, t->axis, &n) && n <= (int64_t)1 << LOG2_MAX)
             continue;
         c->huge = true;

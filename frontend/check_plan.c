@@ -264,11 +264,36 @@ static void microbatches(ck *c, ast_expr *e)
         p->microbatches = (int)n;
 }
 
+typedef struct seek {
+    nd_axis *axis;
+    nd_op *found;                    /* a repeat over it, the outermost */
+} seek;
+
 static void find_repeat(nd_op *op, void *user)
 {
-    nd_axis **a = user;
-    if (op->kind == OP_REPEAT && op->axes[0] == *a)
-        *a = NULL;
+    seek *s = user;
+    if (op->kind == OP_REPEAT && op->axes[0] == s->axis &&
+        (!s->found || s->found->block->parent))
+        s->found = op;
+}
+
+/* The pipelined axis needs a repeat that is in no other one. */
+static void check_repeat(ck *c, const ast_rule *r, nd_axis *a)
+{
+    seek s = {.axis = a};
+    nd_loc at = r->from->v[0].loc;
+    nd_walk(c->m->step, find_repeat, &s);
+    if (!s.found) {
+        ck_say(c, at, "the model has no `repeat %s` to cut in stages",
+               a->name);
+    } else if (s.found->block->parent) {
+        nd_op *outer = s.found->block->parent;
+        while (outer->block->parent)
+            outer = outer->block->parent;
+        ck_say(c, at, "`repeat %s` is inside `repeat %s`: an outermost repeat "
+               "is cut in stages", a->name, outer->axes[0]->name);
+        ck_note(c, s.found->loc, "the repeat is here");
+    }
 }
 
 static void pipeline_entry(ck *c, const ast_pent *e)
@@ -287,18 +312,15 @@ static void pipeline_entry(ck *c, const ast_pent *e)
         ck_say(c, r->loc, "a pipeline is one axis -> one mesh axis");
         return;
     }
-    nd_axis *a = model_axis(c, r->from->v[0]), *seek = a;
+    nd_axis *a = model_axis(c, r->from->v[0]);
     int k = mesh_axis(c, r->to->v[0]);
     if (!a || k < 0)
         return;
     p->pipe_axis = a;
     p->pipe_loc = r->loc;
     m->pipe = k;
-    for (int i = 0; c->m->loss && i < c->m->step->ops.n && seek; i++)
-        find_repeat(c->m->step->ops.v[i], &seek);
-    if (c->m->loss && seek)
-        ck_say(c, r->from->v[0].loc, "the model has no `repeat %s` to "
-               "cut in stages", a->name);
+    if (c->m->loss)
+        check_repeat(c, r, a);
     if (m->size[k] > a->size) {
         ck_say(c, r->loc, "%d stages for %lld `%s`: a stage would be "
                "empty", m->size[k], (long long)a->size, a->name);

@@ -110,6 +110,24 @@ static nd_value *clone_free(nd_ad *d, const nd_value *v)
     return nd_clone(&d->b, v->def, in)->out[v->index];
 }
 
+/* A kept value may have the axis of the repeat itself: stacked, it has that
+ * one under another name. */
+static nd_axis *spare_axis(nd_module *m, nd_axis *a)
+{
+    nd_axis *spare = nd_axis_new(m, a->name, a->size, a->loc);
+    spare->like = a;
+    return spare;
+}
+
+static nd_value *rename_at_end(nd_ad *d, nd_value *v, nd_axis *from,
+                               nd_axis *to)
+{
+    nd_builder b = {.m = d->m, .block = d->block, .at = -1, .phase = PH_FWD,
+                    .loc = d->fwd->loc, .path = d->fwd->path,
+                    .hint = v->name};
+    return nd_rename(&b, v, from, to);
+}
+
 nd_value *nd_ad_use(nd_ad *d, nd_value *v)
 {
     if (!d->parent || !v)
@@ -121,14 +139,24 @@ nd_value *nd_ad_use(nd_ad *d, nd_value *v)
     if (nd_is_free(v))
         return d->seen[v->mark] = clone_free(d, v);
     nd_value *whole;
-    if (!v->def && v->index >= d->fwd->ncarry)
+    nd_axis *a = d->fwd->axes[0], *spare = NULL;
+    if (!v->def && v->index >= d->fwd->ncarry) {
         whole = d->fwd->in[v->index];        /* scanned there, scanned here */
-    else
-        whole = nd_repeat_stack(d->m, d->fwd, v);
+    } else {
+        nd_value *kept = v;
+        if (nd_axis_at(&v->type, a) >= 0) {
+            spare = spare_axis(d->m, a);
+            kept = rename_at_end(d, v, a, spare);
+        }
+        whole = nd_repeat_stack(d->m, d->fwd, kept);
+    }
     if (!whole->mark)
         whole->mark = (*d->next_mark)++;
     whole = nd_ad_use(d->parent, whole);
-    return d->seen[v->mark] = nd_repeat_scan(d->m, d->bwd, whole);
+    nd_value *here = nd_repeat_scan(d->m, d->bwd, whole);
+    if (spare)
+        here = nd_rename(&d->b, here, spare, a);
+    return d->seen[v->mark] = here;
 }
 
 /* g with exactly the axes of v: extra ones summed, missing ones repeated. */

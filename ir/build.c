@@ -239,12 +239,21 @@ nd_op *nd_enclosing(const nd_block *b, const nd_axis *a)
     return NULL;
 }
 
-nd_value *nd_index(nd_builder *b, nd_axis *a)
+static nd_value *index_of(nd_builder *b, nd_axis *a, int rank)
 {
-    int rank = nd_enclosing(b->block, a) ? 0 : 1;
     nd_op *op = declared(b, OP_INDEX, 0, NULL, nd_type_of(ND_I32, rank, &a));
     set_axes(b, op, 1, &a);
     return finish1(b, op);
+}
+
+nd_value *nd_positions(nd_builder *b, nd_axis *a)
+{
+    return index_of(b, a, 1);
+}
+
+nd_value *nd_index(nd_builder *b, nd_axis *a)
+{
+    return index_of(b, a, nd_enclosing(b->block, a) ? 0 : 1);
 }
 
 nd_value *nd_map(nd_builder *b, nd_ew e, nd_value *x, nd_value *y, nd_value *z)

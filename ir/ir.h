@@ -460,8 +460,9 @@ nd_op *nd_clone(nd_builder *b, const nd_op *op, nd_value *const *in);
 nd_value *nd_input(nd_builder *b, const char *name, nd_type t);
 nd_param *nd_param_new(nd_builder *b, const char *name, nd_type t);
 nd_value *nd_const(nd_builder *b, nd_dtype t, double v);
-nd_value *nd_index(nd_builder *b, nd_axis *a);     /* i32[a]; or i32 inside
-                                       the repeat over `a` (the iteration) */
+nd_value *nd_positions(nd_builder *b, nd_axis *a);   /* 0 .. size-1: i32[a] */
+/* The positions; inside the repeat over `a` the iteration, an i32. */
+nd_value *nd_index(nd_builder *b, nd_axis *a);
 nd_value *nd_map(nd_builder *b, nd_ew e, nd_value *x, nd_value *y,
                  nd_value *z);       /* y, z NULL where not needed */
 nd_value *nd_reduce(nd_builder *b, nd_red r, nd_value *x, int n,

@@ -116,8 +116,11 @@ static void read_layers(nd_reader *r, nd_param *p)
     do {
         if (p->nlayers == ND_MAX_REPEAT)
             nd_rd_fail(r, r->tok.loc, "more than %d repeats", ND_MAX_REPEAT);
+        nd_axis *a = nd_rd_axis(r);
+        if (r->failed)
+            return;
         nd_layer *l = &p->layer[p->nlayers++];
-        l->axis = nd_rd_axis(r);
+        l->axis = a;
         l->at = nd_layer_at(p, l->axis);
         if (nd_rd_is(r, T_WORD))
             l->at = (int)nd_rd_int(r, 0, (int64_t)strlen(p->name), "a place");

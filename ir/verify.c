@@ -387,10 +387,12 @@ static void list_params(checker *c)
         if (why)
             complain(c, NULL, "gradient of \"%s\": %s", p->name, why);
         const nd_type *t = &p->value->type;
-        for (int k = 0; k < p->nlayers; k++)
-            if (nd_axis_at(t, p->layer[k].axis) != k)
-                complain(c, NULL, "\"%s\" does not lead with its layer axes",
-                         p->name);
+        int k = 0;
+        while (k < p->nlayers && nd_axis_at(t, p->layer[k].axis) == k)
+            k++;
+        if (k < p->nlayers)
+            complain(c, p->value->def,
+                     "\"%s\" does not lead with its layer axes", p->name);
     }
 }
 

@@ -212,7 +212,7 @@ static nd_value *linear_index(nd_ad *d, int n, nd_axis *const *axes)
     nd_builder *b = nd_ad_builder(d);
     nd_value *at = NULL;
     for (int i = 0; i < n; i++) {
-        nd_value *x = nd_cast(b, nd_index(b, axes[i]), ND_F32);
+        nd_value *x = nd_cast(b, nd_positions(b, axes[i]), ND_F32);
         if (at)
             x = map2(d, EW_ADD,
                      mul(d, at, num(d, (double)axes[i]->size)), x);
@@ -301,11 +301,11 @@ static void vjp_gather(nd_ad *d, nd_op *op, nd_value *g)
         aligned &= nd_axis_at(&x->type, ix->type.axis[i]) >= 0;
     nd_axis *moved = aligned ? NULL : shifted_index(op->in[1], &by);
     if (moved) {
-        nd_value *back = map2(d, EW_SUB, nd_index(b, op->axes[0]),
+        nd_value *back = map2(d, EW_SUB, nd_positions(b, op->axes[0]),
                               nd_const(b, ND_I32, by));
         nd_ad_add(d, x, nd_gather(b, g, moved, back));
     } else if (aligned) {
-        nd_value *hit = map2(d, EW_EQ, ix, nd_index(b, op->axes[0]));
+        nd_value *hit = map2(d, EW_EQ, ix, nd_positions(b, op->axes[0]));
         nd_ad_add(d, x, select_or_zero(d, hit, g));
     } else {
         nd_type like = x->type;

@@ -86,6 +86,67 @@ static bool find_repeats(pipe *pp)
     return true;
 }
 
+/* ---- what else has the pipelined axis ------------------------------------ */
+
+typedef struct holders {
+    pipe *pp;
+    bool ok;
+} holders;
+
+static bool has_axis(const holders *h, const nd_value *v)
+{
+    return nd_axis_at(&v->type, h->pp->m->plan.pipe_axis) >= 0;
+}
+
+/* A stage holds its own iterations of the axis alone. That is right for what
+ * the pipelined repeats scan and stack, and for nothing else. */
+static void check_holder(nd_op *op, void *user)
+{
+    holders *h = user;
+    nd_module *m = h->pp->m;
+    const nd_axis *axis = m->plan.pipe_axis;
+    bool piped = op == h->pp->fwd || op == h->pp->bwd;
+    const nd_value *found = NULL;
+    if (op->kind == OP_PARAM) {
+        const nd_param *p = nd_param_of(m, op->out[0]);
+        piped = p->nlayers && p->layer[0].axis == axis;
+    }
+    for (int i = 0; i < op->nin && !piped; i++)
+        found = has_axis(h, op->in[i]) ? op->in[i] : found;
+    for (int i = 0; i < op->nout && !piped; i++)
+        found = has_axis(h, op->out[i]) ? op->out[i] : found;
+    if (!h->ok || !found)
+        return;
+    h->ok = false;
+    nd_error(m->ctx, op->loc, "`%s` has the pipelined axis `%s`, of which a "
+             "stage holds its own iterations alone; give it an axis of its "
+             "own: `axis other = %s`", found->name, axis->name, axis->name);
+    nd_note(m->ctx, m->plan.pipe_loc, "the axis is cut in stages here");
+}
+
+static void check_inner(nd_op *op, void *user)
+{
+    holders *h = user;
+    nd_module *m = h->pp->m;
+    if (!h->ok || op->kind != OP_REPEAT || !op->block->parent ||
+        op->axes[0] != m->plan.pipe_axis)
+        return;
+    h->ok = false;
+    nd_error(m->ctx, op->loc, "a repeat over the pipelined axis `%s` inside "
+             "another repeat", op->axes[0]->name);
+    nd_note(m->ctx, m->plan.pipe_loc, "the axis is cut in stages here");
+}
+
+static bool check_holders(pipe *pp)
+{
+    holders h = {pp, true};
+    if (pp->fwd && pp->p > 1) {
+        nd_walk(pp->m->step, check_inner, &h);
+        nd_walk(pp->m->step, check_holder, &h);
+    }
+    return h.ok;
+}
+
 /* ---- where each op runs -------------------------------------------------- */
 
 static void mark_reads(nd_op *op, int bit);
@@ -489,7 +550,7 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     nd_arena *a = m->ctx->arena;
     pipe pp = {.m = m, .a = a};
     pp.p = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
-    if (!check_plan(&pp) || !find_repeats(&pp))
+    if (!check_plan(&pp) || !find_repeats(&pp) || !check_holders(&pp))
         return false;
     if (pp.p > 1) {
         own_loss(&pp);
