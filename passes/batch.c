@@ -13,7 +13,8 @@
  *      KNOWN  has no rows: parameters, constants, hoisted values
  *      ROWS   has the sample axis, row i depends on row i alone
  *      SUM    a sum over rows: only linear ops may follow
- *      ZERO   carried into a repeat from 0: becomes what is added to it
+ *      ZERO   carried into a repeat from 0, or made from that by linear ops:
+ *             becomes what is added to it
  *
  *    and what fits none of them is refused, naming the value.
  */
@@ -170,6 +171,34 @@ static bool linear_in_sums(const nd_op *op)
     }
 }
 
+/* Is the result 0 where its operands are? */
+static bool stays_zero(const nd_op *op)
+{
+    bool zero[3] = {false};
+    for (int i = 0; i < op->nin && i < 3; i++)
+        zero[i] = class_of(op->in[i]) == ZERO;
+    switch (op->kind) {
+    case OP_CAST:
+    case OP_RENAME:
+    case OP_BROADCAST:
+    case OP_STOP_GRAD:
+    case OP_GATHER:
+        return zero[0];
+    case OP_REDUCE:
+        return zero[0] && op->sub == RED_SUM;
+    case OP_CONTRACT:
+        return zero[0] || zero[1];
+    case OP_MAP:
+        if (op->sub == EW_ADD || op->sub == EW_SUB)
+            return zero[0] && zero[1];
+        if (op->sub == EW_MUL)
+            return zero[0] || zero[1];
+        return zero[0] && (op->sub == EW_DIV || op->sub == EW_NEG);
+    default:
+        return false;
+    }
+}
+
 static bool classify_block(nd_module *m, nd_block *b);
 
 static bool classify_repeat(nd_module *m, nd_op *op)
@@ -180,23 +209,28 @@ static bool classify_repeat(nd_module *m, nd_op *op)
                   i < op->ncarry && nd_is_const(op->in[i], 0)
                       ? ZERO
                       : class_of(op->in[i]));
-    if (!classify_block(m, body))
-        return false;
-    for (int i = 0; i < op->nout; i++) {
-        row_class c = class_of(body->yields.v[i]);
-        /* A carried zero may turn into a sum over rows, e.g. a balance loss. */
-        if (i < op->ncarry && c != ZERO && c != class_of(op->in[i])) {
-            if (!nd_is_const(op->in[i], 0))
-                return refuse(m, op, body->yields.v[i],
+    /* A carried zero may turn into a sum over rows, e.g. a balance loss; and
+     * then what is carried from it does: until nothing changes. */
+    for (bool changed = true; changed;) {
+        if (!classify_block(m, body))
+            return false;
+        changed = false;
+        for (int i = 0; i < op->ncarry; i++) {
+            nd_value *arg = body->args.v[i], *next = body->yields.v[i];
+            if (class_of(next) == class_of(arg))
+                continue;
+            if (class_of(arg) != ZERO && class_of(next) != ZERO)
+                return refuse(m, op, next,
                               "a carried value mixes sums over rows with "
                               "values that are not");
-            set_class(body->args.v[i], c);
-            set_class(op->in[i], c);
-            if (!classify_block(m, body))
-                return false;
+            changed |= class_of(arg) == ZERO;
+            if (class_of(arg) == ZERO)
+                set_class(arg, class_of(next));
         }
-        set_class(op->out[i], c);
     }
+    for (int i = 0; i < op->nout; i++)
+        set_class(op->out[i], class_of(i < op->ncarry ? body->args.v[i]
+                                                      : body->yields.v[i]));
     return true;
 }
 
@@ -223,6 +257,10 @@ static bool classify_op(nd_module *m, nd_op *op)
                                  "used by `%s`, which is not linear in it",
                                  sum->name,
                                  nd_op_name(op)));
+        return true;
+    }
+    if (stays_zero(op)) {
+        set_class(out, ZERO);
         return true;
     }
     set_class(out, has(out, m->sample) ? ROWS : KNOWN);

@@ -207,6 +207,8 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
     case OP_SCATTER_ADD:
         return pending == 1 && first ? bit : 0;
     case OP_MAP:
+        if (op->sub == EW_ADD || op->sub == EW_SUB)
+            return pending == 2 ? bit : 0;
         if (op->sub == EW_MUL)
             return pending == 1 ? bit : 0;
         if (op->sub == EW_DIV)
@@ -293,6 +295,8 @@ static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
             continue;
         }
         *t = nd_sh_home(s->m, t, op->phase);
+        if (nd_sh_info_of(s, b->args.v[i])->partial)
+            t->sum |= 1u << s->m->mesh.micro;
         if (nd_is_const(op->in[i], 0))
             nd_sh_info_of(s, b->args.v[i])->open = true;
         else
@@ -394,6 +398,7 @@ bool pass_shard(nd_module *m, const nd_options *o)
     nd_walk(m->step, check_rules, &s);
     check_room(&s);
     nd_clear_marks(m);
+    nd_sh_find_partial(&s);
     block(&s, NULL, m->step);
     if (!s.failed)
         unify_gradients(&s);

@@ -1,4 +1,4 @@
-/* shard.h - what the three files of the shard pass share. */
+/* shard.h - what the files of the shard pass share. */
 #ifndef ND_SHARD_H
 #define ND_SHARD_H
 
@@ -8,6 +8,7 @@
 typedef struct nd_sh_info {
     ND_VEC(nd_value *) variants;
     bool open;                       /* a carried zero: any type will do yet */
+    bool partial;                    /* a sum over microbatches, not whole */
 } nd_sh_info;
 
 /* A block being rewritten; `at` is the op that is being given its cut. New
@@ -34,6 +35,9 @@ void nd_sh_walk(const nd_module *m, int n, nd_axis *const *axes,
                 uint32_t taken, nd_phase phase, nd_cut *cut);
 /* t with the cut of its own axes and nothing pending. */
 nd_type nd_sh_home(const nd_module *m, const nd_type *t, nd_phase phase);
+
+/* shard_micro.c: sets `partial`. */
+void nd_sh_find_partial(nd_sh *s);
 
 /* shard_convert.c: v under the cuts and pending sums of `want`, made from
  * collectives and slices where no such copy exists. */
