@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Drops a byte order mark; a lone "\r" and "\r\n" become "\n". */
 static size_t tidy(char *s, size_t n)
@@ -102,9 +103,20 @@ static const char *beside(ck *c, const char *from, const char *path)
     return nd_fmt(c->ctx->arena, "%.*s/%s", (int)(slash - from), from, path);
 }
 
+/* Two spellings of one path are one file: its axes exist once. */
+static bool same_path(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (!strcmp(a, b))
+        return true;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+/* Files may use each other: names are looked up when all are there. */
 static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
 {
-    const char *from = c->ctx->files.v[by->ast->file - 1].name;
+    const char *from = c->ctx->files.v[by->id - 1].name;
     const char *path = d->quoted ? beside(c, from, d->name.s) : "<nn>";
     if (!d->quoted && strcmp(d->name.s, "nn")) {
         ck_say(c, d->name.loc, "unknown library `%s`; there is `nn`, "
@@ -112,9 +124,9 @@ static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
         return NULL;
     }
     for (int i = 0; i < c->files.n; i++) {
-        int id = c->files.v[i]->ast->file;
-        if (!strcmp(c->ctx->files.v[id - 1].name, path))
-            return c->files.v[i];
+        ck_file *f = c->files.v[i];
+        if (same_path(c->ctx->files.v[f->id - 1].name, path))
+            return f->ast ? f : NULL;
     }
     int id = d->quoted ? nd_read_file(c->ctx, path)
                        : nd_add_file(c->ctx, path, nd_lib_nn,
@@ -128,13 +140,13 @@ static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
 
 static ck_file *load(ck *c, int id, bool lib)
 {
-    ast_file *ast = nd_parse(c->ctx, id);
-    if (!ast)
-        return NULL;
     ck_file *f = ND_NEW(c->ctx->arena, ck_file);
-    f->ast = ast;
+    f->id = id;
     f->lib = lib;
     ND_PUSH(c->ctx->arena, &c->files, f);
+    ast_file *ast = f->ast = nd_parse(c->ctx, id);
+    if (!ast)
+        return NULL;
     if (ast->decls.n > CK_MAX_DECLS) {
         ck_say(c, ast->decls.v[CK_MAX_DECLS]->loc,
                "more than %d declarations in a file", CK_MAX_DECLS);
@@ -145,8 +157,10 @@ static ck_file *load(ck *c, int id, bool lib)
         const ast_decl *d = ast->decls.v[i];
         ck_file *u = d->kind == I_USE ? use(c, f, d) : NULL;
         header_names(c, d);
-        if (u)
+        if (u) {
             ND_PUSH(c->ctx->arena, &f->uses, u);
+            ND_PUSH(c->ctx->arena, &f->use_at, d->name.loc);
+        }
         if (d->kind == I_CLUSTER)
             ck_say(c, d->loc, "`cluster`: not supported yet");
     }
@@ -172,28 +186,40 @@ static const ast_decl *block_for(ck *c, const ast_file *f, ast_item_kind k,
     return found;
 }
 
-static const ast_decl *named_model(ck *c, const ast_file *f, ast_name name)
+enum { MAX_NAMES = 64 };
+
+static int model_names(const ast_file *f, const char **names, int n)
 {
-    const char *names[64];
-    int n = 0;
-    for (int i = 0; i < f->decls.n; i++) {
-        const ast_decl *d = f->decls.v[i];
-        if (d->kind != I_MODEL)
-            continue;
-        if (!strcmp(d->name.s, name.s))
-            return d;
-        if (n < 64)
-            names[n++] = d->name.s;
-    }
-    ck_near_error(c, name.loc, "model", name.s, names, n);
+    for (int i = 0; i < f->decls.n && n < MAX_NAMES; i++)
+        if (f->decls.v[i]->kind == I_MODEL)
+            names[n++] = f->decls.v[i]->name.s;
+    return n;
+}
+
+/* A model of the main file or of one that it uses. */
+static const ast_decl *named_model(ck *c, ast_name name, ck_file **in)
+{
+    const ast_decl *d = ck_find_fn(c, name.s, in);
+    if (d && d->kind == I_MODEL)
+        return d;
+    const char *names[MAX_NAMES];
+    int n = model_names(c->main->ast, names, 0);
+    for (int i = 0; i < c->main->uses.n; i++)
+        n = model_names(c->main->uses.v[i]->ast, names, n);
+    ck_near_error(c, name.loc, name.loc.file ? "model" : "model in --model",
+                  name.s, names, n);
     return NULL;
 }
 
-/* The model that `train NAME` names, else the only one. */
-static const ast_decl *choose_model(ck *c, const ast_file *f)
+/* The model that --model or `train NAME` names, else the only one. */
+static const ast_decl *choose_model(ck *c, ck_file **in)
 {
     const ast_decl *one = NULL, *train = NULL;
+    const ast_file *f = c->main->ast;
     int n = 0;
+    *in = c->main;
+    if (c->opt->model)
+        return named_model(c, (ast_name){c->opt->model, {0, 0, 0}}, in);
     for (int i = 0; i < f->decls.n; i++) {
         const ast_decl *d = f->decls.v[i];
         if (d->kind == I_MODEL) {
@@ -201,11 +227,11 @@ static const ast_decl *choose_model(ck *c, const ast_file *f)
             one = d;
         }
         if (d->kind == I_TRAIN && d->name.s) {
-            if (!named_model(c, f, d->name))
+            if (!named_model(c, d->name, in))
                 return NULL;
             if (train && strcmp(train->name.s, d->name.s)) {
                 ck_say(c, d->loc, "a second `train` block: one model is "
-                       "compiled");
+                       "compiled; ndc --model NAME says which");
                 ck_note(c, train->loc, "the first one is here");
                 return NULL;
             }
@@ -213,13 +239,14 @@ static const ast_decl *choose_model(ck *c, const ast_file *f)
         }
     }
     if (train)
-        return named_model(c, f, train->name);
+        return named_model(c, train->name, in);
+    *in = c->main;
     nd_loc end = {f->file, 0, 0};
     if (n == 0)
         ck_say(c, end, "the file has no model");
     else if (n > 1)
-        ck_say(c, one->loc, "%d models; `train NAME { }` says which "
-               "one to compile", n);
+        ck_say(c, one->loc, "%d models; `train NAME { }` or ndc --model NAME "
+               "says which one to compile", n);
     return n == 1 ? one : NULL;
 }
 
@@ -310,10 +337,10 @@ static void refuse_huge(nd_op *op, void *user)
 }
 
 /* False after errors. */
-static bool run_model(ck *c, const ast_decl *d)
+static bool run_model(ck *c, const ast_decl *d, ck_file *file)
 {
     ck_scope s = {.path = ""};
-    ck_frame f = {.file = c->main, .fn = d, .scope = &s, .call = d->loc,
+    ck_frame f = {.file = file, .fn = d, .scope = &s, .call = d->loc,
                   .label = d->name.s, .is_main = true};
     bool ok = true;
     c->f = &f;
@@ -342,6 +369,26 @@ static void set_twice(ck *c, int i)
         }
 }
 
+/* --set is about the main file; says so where a file that it uses has it. */
+static bool of_used_file(ck *c, const char *name)
+{
+    for (int i = 1; i < c->files.n; i++) {
+        const ck_file *f = c->files.v[i];
+        for (int k = 0; k < f->ast->decls.n; k++) {
+            const ast_decl *d = f->ast->decls.v[k];
+            if (d->kind != I_AXIS || strcmp(d->name.s, name))
+                continue;
+            ck_say(c, (nd_loc){0, 0, 0}, "--set: `%s` is an axis of `%s`; "
+                   "sizes are set for the axes of `%s` alone", name,
+                   c->ctx->files.v[f->id - 1].name,
+                   c->ctx->files.v[c->main->id - 1].name);
+            ck_note(c, d->name.loc, "it is declared here");
+            return true;
+        }
+    }
+    return false;
+}
+
 static void check_set(ck *c)
 {
     for (int i = 0; i < c->opt->nset; i++) {
@@ -361,6 +408,8 @@ static void check_set(ck *c)
                 names[n++] = d->name.s;
         }
         char *end = NULL;
+        if (!known && of_used_file(c, name))
+            continue;
         if (!known)
             ck_near_error(c, (nd_loc){0, 0, 0}, "axis in --set", name, names,
                           n);
@@ -393,8 +442,12 @@ nd_module *nd_frontend(nd_ctx *ctx, int file, const nd_front_options *o)
     int before = ctx->nerrors;
     c.main = load(&c, file, false);
     const ast_decl *model = NULL;
-    if (c.main)
-        model = choose_model(&c, c.main->ast);
+    ck_file *of = NULL;
+    ck_scope s = {.path = ""};
+    ck_frame top = {.file = c.main, .scope = &s};
+    c.f = &top;
+    if (c.main && ctx->nerrors == before)
+        model = choose_model(&c, &of);
     if (!model || ctx->nerrors > before)
         return NULL;
     c.m = nd_module_new(ctx, model->name.s);
@@ -403,9 +456,6 @@ nd_module *nd_frontend(nd_ctx *ctx, int file, const nd_front_options *o)
     if (ctx->nerrors > before)
         return NULL;
 
-    ck_scope s = {.path = ""};
-    ck_frame top = {.file = c.main, .scope = &s};
-    c.f = &top;
     for (int i = 0; i < c.main->ast->decls.n; i++) {
         const ast_decl *d = c.main->ast->decls.v[i];
         ck_val v;
@@ -418,8 +468,8 @@ nd_module *nd_frontend(nd_ctx *ctx, int file, const nd_front_options *o)
         return NULL;
     const ast_decl *train = block_for(&c, c.main->ast, I_TRAIN,
                                       model->name.s);
-    ck_sample_axis(&c, train);
-    bool ok = run_model(&c, model);
+    ck_sample_axis(&c, train, of);
+    bool ok = run_model(&c, model, of);
     nd_walk(c.m->step, refuse_huge, &c);
     c.f = &top;
     ck_train(&c, train);

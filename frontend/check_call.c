@@ -192,7 +192,8 @@ static void share(ck *c, ck_var *v, const char *path)
         ck_note(c, q->loc, "it is made here, once for each %s", layers(c, q->p));
         return;
     }
-    ck_error(c, v->loc, "the shared instance has no parameter `%s`", path);
+    if (!c->ctx->nerrors)            /* else it may lack it for that reason */
+        ck_error(c, v->loc, "the shared instance has no parameter `%s`", path);
 }
 
 /* A parameter inside repeats has their axes in front and lies outside; the body
@@ -427,9 +428,11 @@ static ck_val default_value(ck *c, ck_file *file, const ast_par *p)
     return v;
 }
 
-/* A typed parameter: `tokens: i32[batch, seq]`. */
-static bool fits_type(ck *c, nd_loc at, const ast_par *p, ck_val x)
+/* A typed parameter: `tokens: i32[batch, seq]`. A whole literal may stand for a
+ * float. */
+static bool fits_type(ck *c, nd_loc at, const ast_par *p, ck_val *v)
 {
+    ck_val x = *v;
     nd_dtype t;
     ck_axes ax = {0};
     if (!p->type.s)
@@ -446,6 +449,11 @@ static bool fits_type(ck *c, nd_loc at, const ast_par *p, ck_val x)
         same = nd_axis_at(&x.v->type, ax.a[i]) >= 0;
     if (same && ck_class(ck_dtype(x)) == ck_class(t))
         return true;
+    if (same && x.kind == VAL_CONST && ck_class(x.dtype) == 1 &&
+        ck_class(t) == 2) {
+        *v = ck_num(ND_F32, x.f);
+        return true;
+    }
     ck_say(c, at, "`%s` wants %s, found %s", p->name.s,
            ck_type(c, &want), x.kind == VAL_TENSOR
                ? ck_type(c, &x.v->type) : nd_dtype_name(x.dtype));
@@ -525,7 +533,7 @@ static ck_val instantiate(ck *c, ast_expr *e, const ast_decl *fn,
     c->f = &f;
     c->b.path = path;
     for (int i = 0; i < n && ok; i++)
-        ok = fits_type(c, at[i], &fn->pars->v[i], val[i]) &&
+        ok = fits_type(c, at[i], &fn->pars->v[i], &val[i]) &&
              ck_assign(c, fn->pars->v[i].name, val[i], false);
     if (ok && ck_run_body(c, fn->body))
         r = f.ret;

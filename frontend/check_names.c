@@ -119,22 +119,46 @@ static const ast_decl *find_decl(const ck_file *f, const char *name,
     return NULL;
 }
 
-/* The declaration in the file itself, else in a file it uses. */
-static const ast_decl *visible(ck_file *f, const char *name, unsigned kinds,
-                               ck_file **in)
+enum {                               /* what shares one space of names */
+    DATA = 1u << I_AXIS | 1u << I_LET, CODE = 1u << I_FN | 1u << I_MODEL
+};
+
+/* Two files that one uses may not both mean something by a name it needs. */
+static void ambiguous(ck *c, const ck_file *f, int use, const ast_decl *x,
+                      const ast_decl *y)
 {
-    const ast_decl *d = find_decl(f, name, kinds);
+    ck_say(c, f->use_at.v[use], "`%s` is defined by two files that are used "
+           "here; define it in this file or rename one", x->name.s);
+    ck_note(c, x->name.loc, "it is defined here");
+    ck_note(c, y->name.loc, "and here");
+}
+
+/* The declaration in the file itself, else in a file it uses: the only one. */
+static const ast_decl *visible(ck *c, ck_file *f, const char *name,
+                               unsigned space, ck_file **in)
+{
+    const ast_decl *d = find_decl(f, name, space);
     *in = f;
-    for (int i = 0; !d && i < f->uses.n; i++) {
-        *in = f->uses.v[i];
-        d = find_decl(*in, name, kinds);
+    if (d)
+        return d;
+    for (int i = 0; i < f->uses.n; i++) {
+        ck_file *u = f->uses.v[i];
+        const ast_decl *x = find_decl(u, name, space);
+        if (x && d && x != d) {
+            ambiguous(c, f, i, d, x);
+            return d;
+        }
+        if (x && !d) {
+            d = x;
+            *in = u;
+        }
     }
     return d;
 }
 
 const ast_decl *ck_find_fn(ck *c, const char *name, ck_file **file)
 {
-    return visible(c->f->file, name, 1u << I_FN | 1u << I_MODEL, file);
+    return visible(c, c->f->file, name, CODE, file);
 }
 
 /* Declarations may refer to each other in any order, but not in a circle. */
@@ -166,9 +190,9 @@ bool ck_find_let(ck *c, const char *name, ck_val *out)
 {
     ck_file *file;
     ck_scope s = {0};
-    const ast_decl *d = visible(c->f->file, name, 1u << I_LET, &file);
+    const ast_decl *d = visible(c, c->f->file, name, DATA, &file);
     *out = ck_bad();
-    if (!d)
+    if (!d || d->kind != I_LET)
         return false;
     for (int i = 0; i < file->lets.n; i++)
         if (file->lets.v[i].decl == d) {
@@ -209,8 +233,8 @@ static ck_bind *file_axis(ck *c, const char *name)
 {
     ck_file *file;
     ck_scope s = {0};
-    const ast_decl *d = visible(c->f->file, name, 1u << I_AXIS, &file);
-    if (!d)
+    const ast_decl *d = visible(c, c->f->file, name, DATA, &file);
+    if (!d || d->kind != I_AXIS)
         return NULL;
     for (int i = 0; i < file->axes.n; i++)
         if (!strcmp(file->axes.v[i]->name, name))

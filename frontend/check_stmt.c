@@ -173,9 +173,10 @@ static void returns(ck *c, const ast_stmt *s)
 
 static void outputs(ck *c, const ast_stmt *s)
 {
-    if (c->f->fn->kind != I_MODEL || c->nrep) {
-        ck_error(c, s->loc, c->nrep ? "`output` inside `repeat`"
-                                    : "`output` stands in a model");
+    bool inside = c->f->scope->up != NULL;
+    if (c->f->fn->kind != I_MODEL || inside) {
+        ck_error(c, s->loc, inside ? "`output` inside `repeat`"
+                                   : "`output` stands in a model");
         return;
     }
     for (int i = 0; i < s->names->n; i++) {

@@ -233,7 +233,7 @@ static void patterns(ck *c, ast_expr *e, bool frozen, bool value)
 
 /* ---- the entries --------------------------------------------------------- */
 
-void ck_sample_axis(ck *c, const ast_decl *train)
+void ck_sample_axis(ck *c, const ast_decl *train, ck_file *model)
 {
     for (int i = 0; train && i < train->ents->n; i++) {
         const ast_arg *a = &train->ents->v[i];
@@ -246,7 +246,11 @@ void ck_sample_axis(ck *c, const ast_decl *train)
             ck_unknown(c, a->e->loc, "axis", ast_text(c->ctx->arena, a->e));
         return;
     }
+    ck_scope s = {.path = ""};
+    ck_frame f = {.file = model, .scope = &s}, *was = c->f;
+    c->f = &f;
     ck_bind *b = ck_find_bind(c, "batch");
+    c->f = was;
     if (b)
         c->m->sample = b->axis[0];
 }

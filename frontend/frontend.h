@@ -203,6 +203,7 @@ typedef struct nd_front_options {
     int nset;
     const char *const *set;          /* "axis=N" */
     const char *plan_path;           /* file whose plan replaces the plan */
+    const char *model;               /* which model, or NULL */
 } nd_front_options;
 
 /* Parses and checks a file and what it uses. NULL after errors. */
@@ -296,9 +297,11 @@ typedef struct ck_let {              /* a `let` that was asked for */
 } ck_let;
 
 typedef struct ck_file {
-    ast_file *ast;
+    int id;                          /* in the context */
+    ast_file *ast;                   /* NULL: it has errors */
     bool lib;                        /* came with the compiler */
     ND_VEC(struct ck_file *) uses;
+    ND_VEC(nd_loc) use_at;           /* where it says so */
     ND_VEC(ck_bind *) axes;          /* those that were asked for */
     ND_VEC(ck_let) lets;
     ND_VEC(ast_decl *) busy;         /* axis or let being worked out */
@@ -453,7 +456,9 @@ bool ck_cfg_word(ck *c, const ast_expr *e);
 void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
                    const char *const *cand, int n);
 bool ck_glob(const char *pattern, const char *text);
-void ck_sample_axis(ck *c, const ast_decl *train);
+/* The axis that `train { over }` names, else `batch` as the model's file has
+ * it. */
+void ck_sample_axis(ck *c, const ast_decl *train, ck_file *model);
 void ck_train(ck *c, const ast_decl *train);
 void ck_plan(ck *c, const ast_decl *plan);
 

@@ -27,6 +27,7 @@ static const char help[] =
     "  --mesh a=1,b=2     sizes of the plan's mesh axes (.nd only)\n"
     "  --set axis=N       another size for an axis (.nd only); may be "
     "repeated\n"
+    "  --model NAME       compile that model of several (.nd only)\n"
     "  --plan FILE        use the plan block of FILE (.nd only)\n"
     "  --until=PASS       with --emit=ir: the graph after that pass\n"
     "  --dump-after=PASS  print the graph after a pass, or after `all`; not "
@@ -89,7 +90,7 @@ int main(int argc, char **argv)
         {"-o", &o.out},              {"--emit", NULL},
         {"--mesh", &o.mesh},         {"--set", NULL},
         {"--plan", &o.plan},         {"--dump-after", &o.dump_after},
-        {"--until", &o.until},
+        {"--until", &o.until},       {"--model", &o.model},
     };
     int rc = set ? -1 : NDC_BUG;
     for (int i = 1; i < argc && rc < 0; i++) {

@@ -82,7 +82,8 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
                 (o->emit != NDC_IR || o->until);
     if (ends_with(o->file, ".ndir")) {
         const char *option = o->nset ? "--set" : o->mesh ? "--mesh"
-                             : o->plan ? "--plan" : NULL;
+                             : o->plan ? "--plan"
+                             : o->model ? "--model" : NULL;
         if (option)
             nd_error(c, nowhere, "%s is for programs; `%s` is a graph, whose "
                      "sizes and plan are fixed", option, o->file);
@@ -164,7 +165,7 @@ static int write_text(nd_ctx *c, const char *path, const nd_buf *b)
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
-    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan};
+    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model};
     nd_options po = {o->dump_after, o->verify_each, stderr};
     bool graph = ends_with(o->file, ".ndir");
     if (o->emit == NDC_AST) {

@@ -15,7 +15,7 @@ for f in g g3 gdrop; do
     check --set batch=2 --set seq=5 --set vocab=11 --set d=6 --set layers=2 "$NDC_SOURCE/tests/cases/$f.nd"
 done
 check "$NDC_SOURCE/tests/cases/u.nd"
-for f in loops nested repeats iterations; do
+for f in loops nested repeats iterations models; do
     check "$NDC_SOURCE/tests/codegen/diff/$f.nd"
 done
 for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/eval/*.nd \
