@@ -189,7 +189,8 @@ static void share(ck *c, ck_var *v, const char *path)
             return;
         }
         ck_error(c, v->loc, "`%s` is a parameter of another `repeat`", path);
-        ck_note(c, q->loc, "it is made here, once for each %s", layers(c, q->p));
+        ck_note(c, q->loc, "it is made here, once for each %s",
+                layers(c, q->p));
         return;
     }
     if (!c->ctx->nerrors)            /* else it may lack it for that reason */

@@ -32,7 +32,7 @@ typedef struct ndc_options {
     const char *out;                 /* NULL: stdout; executables: the stem */
     ndc_emit emit;
     const char *mesh;                /* "dp=2,tp=4": sizes of mesh axes */
-    const char *model;               /* which model, or NULL: the train block's */
+    const char *model;               /* NULL: the one that `train` names */
     const char *plan;                /* file whose plan block is used */
     int nset;
     const char *const *set;          /* "axis=N" */
