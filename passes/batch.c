@@ -157,14 +157,14 @@ static bool linear_in_sums(const nd_op *op)
     case OP_REDUCE:
         return op->sub == RED_SUM;
     case OP_CONTRACT:
-        return sums == 1 && known == 1;
+        return sums == 1 && known + zero == 1;
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)
             return sums + zero == 2;
         if (op->sub == EW_MUL)
-            return sums == 1 && known == 1;
+            return sums == 1 && known + zero == 1;
         if (op->sub == EW_DIV)
-            return class_of(op->in[0]) == SUM && known == 1;
+            return class_of(op->in[0]) == SUM && known + zero == 1;
         return op->sub == EW_NEG;
     default:
         return false;
