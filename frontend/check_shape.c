@@ -88,7 +88,7 @@ static nd_value *number(ck *c, int64_t i)
 /* x[a: index[b] - by], and b in the place of a. */
 static nd_value *moved(ck *c, nd_value *x, nd_axis *a, nd_axis *b, int64_t by)
 {
-    nd_value *at = nd_index(&c->b, b);
+    nd_value *at = nd_positions(&c->b, b);
     if (by)
         at = nd_map(&c->b, EW_SUB, at, number(c, by), NULL);
     return nd_gather(&c->b, x, a, at);
@@ -106,7 +106,7 @@ static nd_value *joint_index(ck *c, const ck_axes *ax)
 {
     nd_value *at = NULL;
     for (int i = 0; i < ax->n; i++) {
-        nd_value *x = nd_index(&c->b, ax->a[i]);
+        nd_value *x = nd_positions(&c->b, ax->a[i]);
         if (at)
             x = nd_map(&c->b, EW_ADD,
                        nd_map(&c->b, EW_MUL, at, number(c, ax->a[i]->size),
@@ -236,7 +236,7 @@ static ck_val stack_values(ck *c, ast_expr *e, ast_brk *brk)
             return ck_bad();
     if (!v)
         return ck_bad();
-    nd_value *at = nd_index(&c->b, ax.a[0]), *r = v[n - 1];
+    nd_value *at = nd_positions(&c->b, ax.a[0]), *r = v[n - 1];
     for (int i = n - 2; i >= 0; i--)
         r = nd_map(&c->b, EW_WHERE,
                    nd_map(&c->b, EW_EQ, at, number(c, i), NULL), v[i], r);
@@ -312,7 +312,7 @@ static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
     for (int i = n - 2; i >= 0; i--) {
         nd_value *end = number(c, start);
         start -= from[i]->size;
-        nd_value *here = nd_map(&c->b, EW_LT, nd_index(&c->b, to.a[0]), end,
+        nd_value *here = nd_map(&c->b, EW_LT, nd_positions(&c->b, to.a[0]), end,
                                 NULL);
         r = nd_map(&c->b, EW_WHERE, here,
                    moved(c, v[i], from[i], to.a[0], start), r);
@@ -345,7 +345,7 @@ static ck_val one_hot(ck *c, ast_expr *e, ast_brk *brk)
     }
     ck_at(c, e->loc);
     nd_value *hit = nd_map(&c->b, EW_EQ, ck_strong(c, i, ND_I32),
-                           nd_index(&c->b, ax.a[0]), NULL);
+                           nd_positions(&c->b, ax.a[0]), NULL);
     ck_val r = ck_tensor(nd_cast(&c->b, hit, ND_F32));
     r.idx = i.idx;
     r.gone = i.gone;
@@ -488,7 +488,7 @@ static nd_value *rank_along(ck *c, nd_value *x, nd_axis *a)
     nd_builder *b = &c->b;
     nd_axis *other = twin(c, a);
     nd_value *v = nd_stop_gradient(b, x), *w = nd_rename(b, v, a, other);
-    nd_value *lower = nd_map(b, EW_LT, nd_index(b, other), nd_index(b, a),
+    nd_value *lower = nd_map(b, EW_LT, nd_positions(b, other), nd_positions(b, a),
                              NULL);
     nd_value *tie = nd_map(b, EW_AND, nd_map(b, EW_EQ, w, v, NULL), lower,
                            NULL);
@@ -518,13 +518,13 @@ static ck_val top_of(ck *c, ast_expr *e, ast_brk *brk)
     if (x.v->type.dtype == ND_BOOL)
         x.v = nd_cast(b, x.v, ND_I32);
     nd_value *mine = nd_map(b, EW_EQ, rank_along(c, x.v, a),
-                            nd_index(b, slot), NULL);
+                            nd_positions(b, slot), NULL);
     nd_value *zero = nd_const(b, x.v->type.dtype, 0);
     ck_val *r = ND_NEWN(c->ctx->arena, ck_val, 2);
     r[0] = ck_tensor(nd_reduce(b, RED_SUM,
                                nd_map(b, EW_WHERE, mine, x.v, zero), 1, &a));
     r[1] = ck_tensor(nd_reduce(b, RED_SUM,
-                               nd_map(b, EW_WHERE, mine, nd_index(b, a),
+                               nd_map(b, EW_WHERE, mine, nd_positions(b, a),
                                       number(c, 0)), 1, &a));
     for (int i = 0; i < 2; i++)
         r[i].gone = ck_lose(c, x.gone, a, lost_at(c, e), "selected from");

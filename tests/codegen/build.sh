@@ -19,21 +19,21 @@ expect() {
     }
 }
 
-mlp=$NDC_SOURCE/examples/mlp.nd
+wave=$NDC_SOURCE/examples/wave.nd
 mkdir "$work/a b"
-expect 0 "$ndc" "$mlp" -o "$work/a b/mlp"
-[ -f "$work/a b/mlp.c" ] || expect 0 echo "no C file"
-expect 0 "$work/a b/mlp" --steps 2
-expect 3 env CC=false "$ndc" "$mlp" -o "$work/broken"
+expect 0 "$ndc" "$wave" -o "$work/a b/wave"
+[ -f "$work/a b/wave.c" ] || expect 0 echo "no C file"
+expect 0 "$work/a b/wave" --steps 2
+expect 3 env CC=false "$ndc" "$wave" -o "$work/broken"
 grep -q "kept in '.*broken.c'" "$work/out" || expect 0 cat "$work/out" missing
 expect 0 test -f "$work/broken.c"
 expect 1 test -f "$work/broken"
-expect 3 env CC=no-such-compiler "$ndc" "$mlp" -o "$work/broken"
+expect 3 env CC=no-such-compiler "$ndc" "$wave" -o "$work/broken"
 grep -q "internal error: .*kept in '.*broken.c'" "$work/out" ||
     expect 0 echo "not told where the C file is"
-expect 1 "$ndc" "$mlp" -o "$work/no/such/folder"
+expect 1 "$ndc" "$wave" -o "$work/no/such/folder"
 mkdir "$work/dash"                       # a name that looks like an option
-(cd "$work/dash" && "$ndc" "$mlp" -o -kk > "$work/out" 2>&1 &&
+(cd "$work/dash" && "$ndc" "$wave" -o -kk > "$work/out" 2>&1 &&
     [ -f ./-kk.c ] && ./-kk --steps 1 > "$work/out" 2>&1) ||
     expect 0 cat "$work/out" "-o -kk failed"
 exit $failed

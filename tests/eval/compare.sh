@@ -1,6 +1,6 @@
 #!/bin/sh
 # The evaluator on the final per-rank program equals the evaluator on the source
-# graph, in f64 to 1e-9: every pass test, and gpt and mlp at toy sizes on many
+# graph, in f64 to 1e-9: every pass test, and gpt and wave at toy sizes on many
 # meshes. This is what each pass promises.
 set -u
 tool=$NDC_BUILD/tests/nd_eval
@@ -17,7 +17,7 @@ check() {
 }
 
 for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/passes/*/*.ndir \
-    "$NDC_SOURCE"/tests/regress/*.nd "$NDC_SOURCE"/examples/mlp.nd; do
+    "$NDC_SOURCE"/tests/regress/*.nd "$NDC_SOURCE"/examples/wave.nd; do
     grep -q 'ERROR' "$f" || check "$f"
 done
 
