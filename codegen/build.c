@@ -4,6 +4,10 @@
  * compiled, so a compiler message or a debugger points at something that is
  * there to read. The executable appears under its name only when complete.
  *
+ * An installed ndc finds libndrt beside itself, wherever the tree has gone:
+ * PREFIX/bin/ndc, PREFIX/lib/libndrt.a. One of a build folder knows the two
+ * paths from the build.
+ *
  * Environment: CC, the C compiler; NDC_RUNTIME, a folder that holds include/
  * and lib/ of an installed libndrt.
  */
@@ -29,6 +33,11 @@
 #endif
 #ifndef NDC_RUNTIME_LIB
 #define NDC_RUNTIME_LIB "/usr/local/lib/libndrt.a"
+#endif
+#ifndef NDC_BINDIR
+#define NDC_BINDIR "bin"
+#define NDC_LIBDIR "lib"
+#define NDC_INCLUDEDIR "include"
 #endif
 #ifndef NDC_LINK_FLAGS
 #define NDC_LINK_FLAGS "-ldnnl -ljansson -lpthread -ldl -lm"
@@ -90,19 +99,52 @@ static int run(command *c)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
+/* PREFIX if this is PREFIX/bin/ndc and the runtime is there too. */
+static const char *installed(nd_arena *a)
+{
+    enum { MAX = 4096 };
+    char self[MAX];
+    static const char bin[] = "/" NDC_BINDIR "/";
+    ssize_t n = readlink("/proc/self/exe", self, MAX);
+    if (n <= 0 || n == MAX)
+        return NULL;
+    self[n] = 0;
+    char *name = strrchr(self, '/');
+    size_t before = name ? (size_t)(name + 1 - self) : 0, k = sizeof bin - 1;
+    if (before < k || memcmp(self + before - k, bin, k))
+        return NULL;
+    const char *prefix = nd_strndup(a, self, before - k);
+    const char *lib = nd_fmt(a, "%s/" NDC_LIBDIR "/libndrt.a", prefix);
+    return access(lib, R_OK) ? NULL : prefix;
+}
+
+/* The runtime in `lib`; programs look there for the MPI plug-in. */
+static void runtime(command *c, const char *include, const char *c_path,
+                    const char *lib)
+{
+    arg(c, nd_fmt(c->a, "-I%s", include));
+    arg(c, c_path);
+    arg(c, nd_fmt(c->a, "%s/libndrt.a", lib));
+    args(c, "-Xlinker -rpath -Xlinker");
+    arg(c, lib);
+}
+
 static command compile_command(nd_ctx *ctx, const char *c_path,
                                const char *out)
 {
     command c = {.a = ctx->arena};
     const char *cc = getenv("CC"), *root = getenv("NDC_RUNTIME");
+    const char *prefix = root && *root ? NULL : installed(c.a);
     args(&c, cc && *cc ? cc : NDC_CC);
     args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fno-math-errno "
              "-fno-trapping-math -ffp-contract=off");
     args(&c, NDC_CFLAGS);
     if (root && *root) {
-        arg(&c, nd_fmt(ctx->arena, "-I%s/include", root));
-        arg(&c, c_path);
-        arg(&c, nd_fmt(ctx->arena, "%s/lib/libndrt.a", root));
+        runtime(&c, nd_fmt(c.a, "%s/include", root), c_path,
+                nd_fmt(c.a, "%s/lib", root));
+    } else if (prefix) {
+        runtime(&c, nd_fmt(c.a, "%s/" NDC_INCLUDEDIR, prefix), c_path,
+                nd_fmt(c.a, "%s/" NDC_LIBDIR, prefix));
     } else {
         arg(&c, "-I" NDC_RUNTIME_INCLUDE);
         arg(&c, c_path);

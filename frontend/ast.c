@@ -1,4 +1,4 @@
-/* ast.c - making the syntax tree and printing it (--emit=ast).
+/* ast.c - making the syntax tree and printing it.
  *
  *   x = wte[vocab: tokens] + wpe   ->   (= x (+ wte[vocab: tokens] wpe))
  *

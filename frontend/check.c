@@ -22,20 +22,33 @@ static size_t tidy(char *s, size_t n)
     return to;
 }
 
+bool nd_read_bytes(FILE *f, nd_buf *b)
+{
+    char chunk[65536];
+    size_t n;
+    nd_put(b, "");
+    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+        nd_putn(b, chunk, n);
+    return !ferror(f);
+}
+
+int nd_add_bytes(nd_ctx *c, const char *name, const nd_buf *bytes)
+{
+    nd_buf b = {c->arena, NULL, 0, 0};
+    nd_put(&b, "");
+    nd_putn(&b, bytes->s, bytes->n);
+    return nd_add_file(c, name, b.s, tidy(b.s, b.n));
+}
+
 int nd_read_file(nd_ctx *c, const char *path)
 {
     FILE *f = fopen(path, "rb");
-    char chunk[65536];
     nd_buf b = {c->arena, NULL, 0, 0};
-    size_t n;
     if (!f)
         return 0;
-    nd_put(&b, "");
-    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
-        nd_putn(&b, chunk, n);
-    bool bad = ferror(f) != 0;
+    bool ok = nd_read_bytes(f, &b);
     fclose(f);
-    return bad ? 0 : nd_add_file(c, path, b.s, tidy(b.s, b.n));
+    return ok ? nd_add_bytes(c, path, &b) : 0;
 }
 
 /* ---- files --------------------------------------------------------------- */

@@ -347,15 +347,6 @@ static bool is_reduction(const char *name)
            !strcmp(name, "max") || !strcmp(name, "min");
 }
 
-bool ck_is_builtin(const char *name)
-{
-    return is_reduction(name) || ck_is_shape(name) ||
-           function_ew(name) >= 0 || !strcmp(name, "random_normal") ||
-           !strcmp(name, "rename") || !strcmp(name, "cast") ||
-           !strcmp(name, "dropout") || !strcmp(name, "where") ||
-           !strcmp(name, "stop_gradient") || !strcmp(name, "index");
-}
-
 ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk)
 {
     int op = function_ew(name);

@@ -481,16 +481,10 @@ static void candidates(ck *c, names *v, const char *what)
     file_names(c, v, c->f->file, kinds);
     for (int i = 0; i < c->f->file->uses.n; i++)
         file_names(c, v, c->f->file->uses.v[i], kinds);
-    static const char *const builtin[] = {
-        "sum", "mean", "max", "min", "rename", "cast", "dropout", "where",
-        "stop_gradient", "index", "exp", "log", "sqrt", "rsqrt", "tanh",
-        "sigmoid", "erf", "sin", "cos", "abs", "minimum", "maximum",
-        "random_normal",
-    };
-    for (int i = 0; fn && ck_shape_name(i); i++)
-        add(c, v, ck_shape_name(i));
-    for (size_t i = 0; fn && i < sizeof builtin / sizeof *builtin; i++)
-        add(c, v, builtin[i]);
+    ck_form f;
+    for (int i = 0; fn && ck_form_at(c->ctx->arena, i, &f); i++)
+        if (*f.name)
+            add(c, v, f.name);
 }
 
 static bool in_library(ck *c, const char *name)

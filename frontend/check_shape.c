@@ -545,11 +545,6 @@ static const struct {
 };
 enum { NSHAPES = sizeof shapes / sizeof *shapes };
 
-const char *ck_shape_name(int i)
-{
-    return i < NSHAPES ? shapes[i].name : NULL;
-}
-
 bool ck_is_shape(const char *name)
 {
     for (int i = 0; i < NSHAPES; i++)

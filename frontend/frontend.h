@@ -158,7 +158,10 @@ ast_expr *ast_call(ast_parser *p, nd_loc loc, ast_expr *f, ast_args *args);
 ast_expr *ast_config(ast_parser *p, ast_kind k, nd_loc loc, ast_args *args);
 ast_expr *ast_param(ast_parser *p, nd_loc loc, ast_brk *b, ast_name init,
                     ast_args *args);
+/* The tree without places: equal for programs that differ in blanks. */
 void ast_print(nd_buf *b, const ast_file *f);
+/* One node a line, each with its place: --emit=ast. */
+void ast_dump(nd_ctx *c, nd_buf *b, const ast_file *f);
 const char *ast_text(nd_arena *a, const ast_expr *e);
 /* Does an expression of these statements read the name? */
 bool ast_reads(const ast_stmts *body, const char *name);
@@ -186,6 +189,11 @@ typedef struct lexer {
 void lex_open(lexer *lx, const char *text, size_t n);
 void lex_close(lexer *lx);
 int lex_keyword(const char *s);
+const char *lex_keyword_text(int i);         /* NULL behind the last */
+/* Does a statement go on behind this token, at the end of a line? */
+bool lex_continues(int last);
+/* The next token as it stands in the file, newlines included. */
+int lex_token(lexer *lx, nd_loc *at);
 /* After an error in a declaration's header: skip what it encloses. */
 void lex_skip_block(lexer *lx);
 /* After an error in a statement: skip a block that begins on the next line. */
@@ -195,6 +203,35 @@ bool lex_unclosed(const lexer *lx, nd_loc at, nd_loc *open);
 
 /* NULL after errors. Never crashes, whatever the bytes. */
 ast_file *nd_parse(nd_ctx *c, int file);
+
+/* ---- fmt.c, fmt_align.c: blanks and line breaks -------------------------- */
+
+enum { FMT_COMMENT = -1 };
+
+typedef struct fmt_piece {           /* a token or a comment */
+    int tok;                         /* FMT_COMMENT: a comment */
+    uint32_t begin, end;             /* in the text */
+    int nl, col;                     /* there: line ends before it, column */
+    int width;
+    int depth;                       /* brackets around it */
+    int match;                       /* of a bracket: the other one */
+    bool block;                      /* a bracket of a block */
+    bool first;                      /* begins a statement */
+    bool goes_on;                    /* on a new line, goes on with one */
+    bool line, blank;                /* begins a line; behind a blank one */
+    int space;                       /* blanks before it */
+} fmt_piece;
+
+typedef struct fmt_text {
+    nd_arena *arena;
+    const char *text;
+    size_t len;
+    ND_VEC(fmt_piece) p;
+} fmt_text;
+
+void fmt_align(fmt_text *f);
+/* The formatted text of a file that parses. */
+void nd_format(nd_ctx *c, int file, nd_buf *out);
 
 /* ---- check.c: the tree -> the graph -------------------------------------- */
 
@@ -211,6 +248,9 @@ nd_module *nd_frontend(nd_ctx *c, int file, const nd_front_options *o);
 /* Reads a file into the context; 0 and no message if it cannot be read. A byte
  * order mark is dropped, and every line ends in "\n". */
 int nd_read_file(nd_ctx *c, const char *path);
+/* The two halves of that: bytes as they are, and a file of the context. */
+bool nd_read_bytes(FILE *f, nd_buf *b);
+int nd_add_bytes(nd_ctx *c, const char *name, const nd_buf *bytes);
 
 /* ---- values.c: what a program computes ----------------------------------- */
 
@@ -416,15 +456,21 @@ void ck_outer_warning(ck *c, nd_loc at, ck_val x, ck_val y);
 ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk);
 bool ck_has_axes(ck *c, ck_val x, const ck_axes *ax);
 
-/* check_builtin.c: indexing, the other built-in functions */
+/* builtin.c: the table of forms */
+typedef struct ck_form {
+    const char *name;                /* of a built-in function, or "" */
+    const char *form, *meaning;
+} ck_form;
+bool ck_form_at(nd_arena *a, int i, ck_form *out);   /* false: no more */
 bool ck_is_builtin(const char *name);
+
+/* check_builtin.c: indexing, the other built-in functions */
 ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk);
 ck_val ck_index(ck *c, ast_expr *e);
 void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x);
 
 /* check_shape.c: split, stack, shift, top_k and the like */
 bool ck_is_shape(const char *name);
-const char *ck_shape_name(int i);    /* NULL after the last one */
 ck_val ck_shape(ck *c, ast_expr *e, const char *name, ast_brk *brk);
 ck_val ck_slice(ck *c, ast_expr *e, ck_val x);   /* x[a -> b: p..q] */
 

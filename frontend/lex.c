@@ -33,7 +33,13 @@ int lex_keyword(const char *s)
     return NAME;
 }
 
-static bool continues_line(int last)
+const char *lex_keyword_text(int i)
+{
+    int n = sizeof keywords / sizeof *keywords;
+    return i >= 0 && i < n ? keywords[i].text : NULL;
+}
+
+bool lex_continues(int last)
 {
     switch (last) {
     case ',': case '=': case '{': case '~': case ':': case '+': case '-':
@@ -88,7 +94,7 @@ int yylex(YYSTYPE *val, nd_loc *loc, ast_parser *p)
             t = lx->stopped ? YYEOF : lex_raw(val, loc, lx);
             if (t == YYEOF)
                 *loc = (nd_loc){lx->file, lx->pos, lx->pos};
-        } while (t == NL && (in_parens(lx) || continues_line(lx->last)));
+        } while (t == NL && (in_parens(lx) || lex_continues(lx->last)));
         bool ends = t == YYEOF || t == '}';
         if (ends && lx->last != NL && lx->last != '{' && lx->last != 0) {
             lx->held = t ? t : 0;
@@ -102,6 +108,12 @@ int yylex(YYSTYPE *val, nd_loc *loc, ast_parser *p)
         t = lx->last == YYerror ? YYEOF : YYerror;
     lx->last = t;
     return t;
+}
+
+int lex_token(lexer *lx, nd_loc *at)
+{
+    YYSTYPE val;
+    return lex_raw(&val, at, lx);
 }
 
 /* Skips to the end of `depth` blocks. */

@@ -3,9 +3,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] =
-    "usage: ndc FILE [options]\n"
+    "usage: ndc FILE [options]           build an executable, or print a form\n"
+    "       ndc check FILE... [options]  tell errors and warnings, write "
+    "nothing\n"
+    "       ndc fmt FILE...              format programs in place\n"
+    "       ndc doc [FILE] [NAME]        the reference of a library\n"
     "\n"
     "FILE is a program (.nd), of which ndc builds an executable unless "
     "--emit asks\n"
@@ -15,7 +20,7 @@ static const char help[] =
     "\n"
     "  -o OUT             write OUT (default: the file's stem, or stdout)\n"
     "  --emit=FORM        print a form instead of building:\n"
-    "                       ast       the syntax tree\n"
+    "                       ast       the syntax tree, with places\n"
     "                       ir        the graph, as the program says it\n"
     "                       values    what it computes on one device, on "
     "made-up\n"
@@ -24,17 +29,31 @@ static const char help[] =
     "                       schedule  the pipeline's timeline\n"
     "                       c         the generated program\n"
     "                       plan      memory, communication, bubble\n"
+    "  --until=PASS       with --emit=ir: the graph after that pass\n"
+    "\n"
+    "building and check:\n"
     "  --mesh a=1,b=2     sizes of the plan's mesh axes (.nd only)\n"
     "  --set axis=N       another size for an axis (.nd only); may be "
     "repeated\n"
     "  --model NAME       compile that model of several (.nd only)\n"
     "  --plan FILE        use the plan block of FILE (.nd only)\n"
-    "  --until=PASS       with --emit=ir: the graph after that pass\n"
     "  --dump-after=PASS  print the graph after a pass, or after `all`; not "
     "with\n"
     "                     --emit=ast, with --emit=ir only up to --until\n"
     "  --verify-each      verify the graph after every pass\n"
     "  --werror           fail on warnings\n"
+    "\n"
+    "fmt (FILE may be `-`: stdin, formatted to stdout):\n"
+    "  --check            change nothing, list files that would; then exit "
+    "with 1\n"
+    "  --stdout           write to stdout\n"
+    "\n"
+    "doc (NAME is a function, of nn.nd unless a FILE is given):\n"
+    "  --ops              operators and built-in functions instead\n"
+    "  --keywords, --builtins\n"
+    "                     the words alone, for editors\n"
+    "  --markdown         as markdown\n"
+    "\n"
     "  --list-ops         the ops of the graph\n"
     "  --list-passes      the passes in order\n"
     "  --help, --version\n"
@@ -42,12 +61,26 @@ static const char help[] =
     "exit status: 0 done, 1 errors in the input, 2 wrong usage, 3 a bug in "
     "ndc\n";
 
-static int usage(const char *what, const char *arg)
+static int usage(const char *what, const char *arg, const char *near)
 {
-    fprintf(stderr, "ndc: error: %s%s%s%s; see ndc --help\n", what,
-            arg ? " `" : "", arg ? arg : "", arg ? "`" : "");
+    fprintf(stderr, "ndc: error: %s%s%s%s", what, arg ? " `" : "",
+            arg ? arg : "", arg ? "`" : "");
+    if (near)
+        fprintf(stderr, "; did you mean `%s`?\n", near);
+    else
+        fprintf(stderr, "; see ndc --help\n");
     return NDC_BAD_USAGE;
 }
+
+/* ---- options ------------------------------------------------------------- */
+
+/* An option has one of: a value, a flag, or with `n` a list of values. */
+typedef struct option {
+    const char *name;
+    const char **value;
+    bool *flag;
+    int *n;
+} option;
 
 /* The value of `--name=value` or `--name value`; NULL if it is not this
  * option; "" if its value is missing. */
@@ -64,64 +97,223 @@ static const char *value_of(const char *name, int argc, char **argv, int *i)
     return *i + 1 < argc ? argv[++*i] : "";
 }
 
-/* Options that print something and stop; -1 if the argument is none. */
-static int informational(const char *a)
+static int unknown(const char *arg, const option *o, int n)
 {
-    if (!strcmp(a, "--help") || !strcmp(a, "-h"))
+    enum { MANY = 32 };
+    const char *cand[MANY];
+    char word[64];
+    for (int k = 0; k < n && k < MANY; k++)
+        cand[k] = o[k].name;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(arg, "="), arg);
+    return usage("unknown option", arg,
+                 ndc_nearest(word, cand, n < MANY ? n : MANY));
+}
+
+/* Sorts the arguments into options and, at the front of argv, files. Returns
+ * how many files, or -1 after an error. */
+static int parse(int argc, char **argv, const option *o, int n)
+{
+    int files = 0;
+    for (int i = 0; i < argc; i++) {
+        const char *v = NULL;
+        int k = 0;
+        if (argv[i][0] != '-' || !argv[i][1]) {
+            argv[files++] = argv[i];
+            continue;
+        }
+        for (k = 0; k < n; k++)
+            if (o[k].flag ? !strcmp(argv[i], o[k].name)
+                : (v = value_of(o[k].name, argc, argv, &i)) != NULL)
+                break;
+        if (k == n) {
+            unknown(argv[i], o, n);
+            return -1;
+        }
+        if (v && !*v) {
+            usage("no value for", o[k].name, NULL);
+            return -1;
+        }
+        if (o[k].flag)
+            *o[k].flag = true;
+        else
+            o[k].value[o[k].n ? (*o[k].n)++ : 0] = v;
+    }
+    return files;
+}
+
+/* ---- commands ------------------------------------------------------------ */
+
+typedef struct info {                /* what prints something and stops */
+    bool help, version, ops, passes;
+} info;
+
+static int print_info(const info *i)
+{
+    if (i->help)
         fputs(help, stdout);
-    else if (!strcmp(a, "--version"))
+    else if (i->version)
         puts("ndc " NDC_VERSION);
-    else if (!strcmp(a, "--list-ops"))
+    else if (i->ops)
         ndc_list_ops(stdout);
-    else if (!strcmp(a, "--list-passes"))
+    else if (i->passes)
         ndc_list_passes(stdout);
     else
         return -1;
     return fflush(stdout) ? NDC_BAD_INPUT : NDC_OK;
 }
 
-int main(int argc, char **argv)
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} command;
+
+static int cmd_check(int argc, char **argv);
+static int cmd_fmt(int argc, char **argv);
+static int cmd_doc(int argc, char **argv);
+
+static const command commands[] = {
+    {"check", cmd_check}, {"fmt", cmd_fmt}, {"doc", cmd_doc},
+};
+enum { NCOMMANDS = sizeof commands / sizeof *commands };
+
+/* `ndc fmtt a.nd` means a command, not a file. */
+static int many_files(char **argv)
 {
-    ndc_options o = {0};
-    const char **set = calloc((size_t)argc + 1, sizeof *set);
-    struct {
-        const char *name, **dst;
-    } opts[] = {
-        {"-o", &o.out},              {"--emit", NULL},
-        {"--mesh", &o.mesh},         {"--set", NULL},
-        {"--plan", &o.plan},         {"--dump-after", &o.dump_after},
-        {"--until", &o.until},       {"--model", &o.model},
-    };
-    int rc = set ? -1 : NDC_BUG;
-    for (int i = 1; i < argc && rc < 0; i++) {
-        const char *a = argv[i], *v = NULL;
-        size_t k = 0, n = sizeof opts / sizeof *opts;
-        while (k < n && !(v = value_of(opts[k].name, argc, argv, &i)))
-            k++;
-        if (v && !*v)
-            rc = usage("no value for", opts[k].name);
-        else if (v && opts[k].dst)
-            *opts[k].dst = v;
-        else if (v && !strcmp(opts[k].name, "--set"))
-            set[o.nset++] = v;
-        else if (v && ndc_emit_find(v) <= 0)
-            rc = usage("no form is called", v);
-        else if (v)
-            o.emit = (ndc_emit)ndc_emit_find(v);
-        else if (!strcmp(a, "--verify-each"))
-            o.verify_each = true;
-        else if (!strcmp(a, "--werror"))
-            o.werror = true;
-        else if (a[0] != '-' && !o.file)
-            o.file = a;
-        else if (a[0] != '-')
-            rc = usage("a second file:", a);
-        else if ((rc = informational(a)) < 0)
-            rc = usage("unknown option", a);
+    const char *names[NCOMMANDS];
+    for (int i = 0; i < NCOMMANDS; i++)
+        names[i] = commands[i].name;
+    const char *near = ndc_nearest(argv[0], names, NCOMMANDS);
+    if (near && access(argv[0], F_OK))
+        return usage("no command is called", argv[0], near);
+    return usage("a second file:", argv[1], NULL);
+}
+
+static int each_file(ndc_options *o, int n, char **files)
+{
+    int rc = NDC_OK;
+    for (int i = 0; i < n; i++) {
+        o->file = files[i];
+        int one = ndc_compile(o);
+        rc = one > rc ? one : rc;
     }
-    o.set = set;
-    if (rc < 0)
-        rc = o.file ? ndc_compile(&o) : usage("no input file", NULL);
+    return rc;
+}
+
+/* `ndc check`, or `ndc` alone; `set` has room for every argument. */
+static int compile(int argc, char **argv, const char **set, bool check)
+{
+    ndc_options o = {.emit = check ? NDC_CHECK : NDC_EXE, .set = set};
+    const char *emit = NULL;
+    info i = {0};
+    const option opts[] = {
+        {"--set", set, NULL, &o.nset},
+        {"--mesh", &o.mesh, NULL, NULL},
+        {"--plan", &o.plan, NULL, NULL},
+        {"--model", &o.model, NULL, NULL},
+        {"--dump-after", &o.dump_after, NULL, NULL},
+        {"--verify-each", NULL, &o.verify_each, NULL},
+        {"--werror", NULL, &o.werror, NULL},
+        {"--help", NULL, &i.help, NULL},
+        {"-h", NULL, &i.help, NULL},
+        /* not for check */
+        {"--emit", &emit, NULL, NULL},
+        {"-o", &o.out, NULL, NULL},
+        {"--until", &o.until, NULL, NULL},
+        {"--version", NULL, &i.version, NULL},
+        {"--list-ops", NULL, &i.ops, NULL},
+        {"--list-passes", NULL, &i.passes, NULL},
+    };
+    int all = sizeof opts / sizeof *opts, n = check ? 9 : all;
+    int files = parse(argc, argv, opts, n);
+    int rc = files < 0 ? NDC_BAD_USAGE : print_info(&i);
+    if (rc >= 0)
+        return rc;
+    if (emit && ndc_emit_find(emit) < 0)
+        return usage("no form is called", emit, NULL);
+    if (emit)
+        o.emit = (ndc_emit)ndc_emit_find(emit);
+    if (!files)
+        return usage("no input file", NULL, NULL);
+    if (files > 1 && !check)
+        return many_files(argv);
+    return each_file(&o, files, argv);
+}
+
+static int compile_or_check(int argc, char **argv, bool check)
+{
+    const char **set = calloc((size_t)argc + 1, sizeof *set);
+    int rc = set ? compile(argc, argv, set, check) : NDC_BUG;
     free(set);
     return rc;
+}
+
+static int cmd_check(int argc, char **argv)
+{
+    return compile_or_check(argc, argv, true);
+}
+
+static int cmd_fmt(int argc, char **argv)
+{
+    ndc_fmt_options o = {0};
+    info i = {0};
+    const option opts[] = {
+        {"--check", NULL, &o.check, NULL},
+        {"--stdout", NULL, &o.to_stdout, NULL},
+        {"--help", NULL, &i.help, NULL},
+        {"-h", NULL, &i.help, NULL},
+    };
+    int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
+    int rc = n < 0 ? NDC_BAD_USAGE : print_info(&i);
+    if (rc >= 0)
+        return rc;
+    if (!n)
+        return usage("no input file", NULL, NULL);
+    if (o.check && o.to_stdout)
+        return usage("--check writes nothing to", "--stdout", NULL);
+    rc = NDC_OK;
+    for (int k = 0; k < n; k++) {
+        o.file = argv[k];
+        int one = ndc_fmt(&o);
+        rc = one > rc ? one : rc;
+    }
+    return rc;
+}
+
+static int cmd_doc(int argc, char **argv)
+{
+    ndc_doc_options o = {0};
+    bool ops = false, keywords = false, builtins = false;
+    info i = {0};
+    const option opts[] = {
+        {"--ops", NULL, &ops, NULL},
+        {"--keywords", NULL, &keywords, NULL},
+        {"--builtins", NULL, &builtins, NULL},
+        {"--markdown", NULL, &o.markdown, NULL},
+        {"--help", NULL, &i.help, NULL},
+        {"-h", NULL, &i.help, NULL},
+    };
+    int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
+    int rc = n < 0 ? NDC_BAD_USAGE : print_info(&i);
+    if (rc >= 0)
+        return rc;
+    if (ops + keywords + builtins + (n > 0) > 1)
+        return usage("one of --ops, --keywords, --builtins and a name",
+                     NULL, NULL);
+    o.kind = ops ? NDC_DOC_FORMS : keywords ? NDC_DOC_KEYWORDS
+             : builtins ? NDC_DOC_BUILTINS : NDC_DOC_FUNCTIONS;
+    /* No name of a function has a dot or a slash. */
+    int k = n && strpbrk(argv[0], "./") ? 1 : 0;
+    o.file = k ? argv[0] : NULL;
+    o.name = k < n ? argv[k] : NULL;
+    if (n > k + 1)
+        return usage("a second name:", argv[k + 1], NULL);
+    return ndc_doc(&o);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 0; argc > 1 && i < NCOMMANDS; i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return commands[i].run(argc - 2, argv + 2);
+    return compile_or_check(argc > 0 ? argc - 1 : 0, argv + 1, false);
 }

@@ -11,15 +11,15 @@
 #include <sys/stat.h>
 
 static const char *const emit_names[] = {
-    [NDC_EXE] = "exe", [NDC_AST] = "ast",           [NDC_IR] = "ir",
-    [NDC_VALUES] = "values", [NDC_SPMD] = "spmd",
-    [NDC_SCHEDULE] = "schedule", [NDC_C] = "c", [NDC_PLAN] = "plan",
+    [NDC_EXE] = "exe",   [NDC_CHECK] = "check",       [NDC_AST] = "ast",
+    [NDC_IR] = "ir",     [NDC_VALUES] = "values",     [NDC_SPMD] = "spmd",
+    [NDC_C] = "c",       [NDC_PLAN] = "plan", [NDC_SCHEDULE] = "schedule",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
 
 int ndc_emit_find(const char *name)
 {
-    for (int i = 0; i < NEMIT; i++)
+    for (int i = NDC_AST; i < NEMIT; i++)
         if (!strcmp(emit_names[i], name))
             return i;
     return -1;
@@ -33,6 +33,11 @@ void ndc_list_ops(FILE *out)
 void ndc_list_passes(FILE *out)
 {
     nd_list_passes(out);
+}
+
+const char *ndc_nearest(const char *name, const char *const *cand, int n)
+{
+    return nd_nearest(name, cand, n);
 }
 
 static bool ends_with(const char *s, const char *tail)
@@ -162,6 +167,18 @@ static int write_text(nd_ctx *c, const char *path, const nd_buf *b)
     return NDC_BAD_INPUT;
 }
 
+/* A file of functions, which no program uses so far: only its syntax can be
+ * checked. */
+static bool is_library(const ast_file *f)
+{
+    bool program = f->decls.n == 0;
+    for (int i = 0; i < f->decls.n; i++) {
+        ast_item_kind k = f->decls.v[i]->kind;
+        program |= k == I_MODEL || k == I_TRAIN || k == I_PLAN;
+    }
+    return !program;
+}
+
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
@@ -173,13 +190,18 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         if (graph)
             nd_error(c, nowhere, "a graph has no syntax tree");
         if (f)
-            ast_print(text, f);
+            ast_dump(c, text, f);
         return f != NULL;
     }
     if (graph && o->emit == NDC_EXE) {
         nd_error(c, nowhere, "`%s` is a graph and has no train block; an "
                  "executable is built from a program (.nd)", o->file);
         return false;
+    }
+    if (o->emit == NDC_CHECK && !graph) {
+        ast_file *f = nd_parse(c, file);
+        if (!f || is_library(f))
+            return f != NULL;
     }
     nd_module *m = graph ? nd_parse_ir(c, file) : nd_frontend(c, file, &fo);
     if (!m || ((graph || o->verify_each) && !nd_verify(m)))
@@ -200,6 +222,8 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
     if (!nd_run_passes(m, &po))
         return false;
     switch (o->emit) {
+    case NDC_CHECK:
+        return true;
     case NDC_SPMD:
         nd_print(text, m);
         return true;
@@ -217,6 +241,8 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
 {
     const char *out = o->out;
+    if (o->emit == NDC_CHECK)
+        return NDC_OK;
     if (o->emit == NDC_EXE && !out)
         out = default_out(c->arena, o->file);
     if (out && (is_source(c, out) || is_folder(c, out)))

@@ -16,6 +16,7 @@
 
 typedef enum {
     NDC_EXE,                         /* build an executable */
+    NDC_CHECK,                       /* run all passes, write nothing */
     NDC_AST,                         /* the syntax tree */
     NDC_IR,                          /* the graph, as the program says it */
     NDC_VALUES,                      /* what it computes on one device */
@@ -45,9 +46,39 @@ typedef struct ndc_options {
 } ndc_options;
 
 int ndc_compile(const ndc_options *o);          /* NDC_OK ... NDC_BUG */
-/* "ir" -> NDC_IR; -1 if there is no such form. */
+/* "ir" -> NDC_IR; -1 if --emit knows no such form. */
 int ndc_emit_find(const char *name);
 void ndc_list_ops(FILE *out);
 void ndc_list_passes(FILE *out);
+/* The candidate that is spelled most like `name`, or NULL. */
+const char *ndc_nearest(const char *name, const char *const *cand, int n);
+
+/* ---- formatting ---------------------------------------------------------- */
+
+typedef struct ndc_fmt_options {
+    const char *file;                /* "-": stdin, written to stdout */
+    bool check;                      /* print the name of a file that would */
+                                     /* change, which is NDC_BAD_INPUT */
+    bool to_stdout;
+} ndc_fmt_options;
+
+int ndc_fmt(const ndc_fmt_options *o);
+
+/* ---- the reference ------------------------------------------------------- */
+
+typedef enum {
+    NDC_DOC_FUNCTIONS,               /* of the library or of `file` */
+    NDC_DOC_FORMS,                   /* operators and built-in functions */
+    NDC_DOC_KEYWORDS, NDC_DOC_BUILTINS       /* the words alone */
+} ndc_doc_kind;
+
+typedef struct ndc_doc_options {
+    ndc_doc_kind kind;
+    const char *file;                /* NULL: the library */
+    const char *name;                /* one function, with its body */
+    bool markdown;
+} ndc_doc_options;
+
+int ndc_doc(const ndc_doc_options *o);       /* to stdout */
 
 #endif
