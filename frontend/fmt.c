@@ -32,7 +32,8 @@ static int text_width(const char *s, uint32_t n)
     return w;
 }
 
-static void add(fmt_text *f, int tok, uint32_t begin, uint32_t end, int nl, int col)
+static void add(fmt_text *f, int tok, uint32_t begin, uint32_t end, int nl,
+                int col)
 {
     int w = text_width(f->text + begin, end - begin);
     fmt_piece p = {.tok = tok, .begin = begin, .end = end, .nl = nl,

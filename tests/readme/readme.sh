@@ -17,6 +17,9 @@ print("loss %.3f -> %.3f in %d steps" % (loss[0], loss[-1], len(loss)))
 assert len(loss) == 50 and 0 < loss[-1] < 0.9 * loss[0]
 PY
 "$ndc" auto.nd --emit=plan | grep -q 'peak'
+"$ndc" check auto.nd
+"$ndc" fmt --check auto.nd
+"$ndc" doc softmax | grep -q 'stop_gradient'
 "$ndc" "$NDC_SOURCE/examples/gpt.nd" --emit=schedule | grep -q 'F0'
 "$ndc" auto.nd --emit=ir --until=shard > graph.ndir
 "$ndc" graph.ndir --emit=spmd | grep -q 'all_reduce'
