@@ -12,17 +12,35 @@
 
 typedef struct dump {
     nd_buf *b;
-    nd_ctx *c;
+    nd_arena *a;
+    const nd_file *src;
     int depth;
+    uint32_t at;                     /* the place counted so far */
+    int line, col;
 } dump;
+
+/* Nodes come in the order of the text: each place is counted from the one
+ * before it, so that a large file takes no longer per node. */
+static void count_to(dump *d, uint32_t to)
+{
+    if (to < d->at || !d->line) {
+        d->at = 0;
+        d->line = d->col = 1;
+    }
+    for (; d->at < to; d->at++) {
+        unsigned char ch = (unsigned char)d->src->text[d->at];
+        d->col = ch == '\n' ? 1 : d->col + ((ch & 0xc0) != 0x80);
+        d->line += ch == '\n';
+    }
+}
 
 /* One line; what follows until the matching `d->depth--` is inside it. */
 static void open_node(dump *d, nd_loc at, const char *what, const char *text)
 {
-    int line, col;
-    nd_line_col(d->c, at, &line, &col);
-    nd_putf(d->b, "%-8s%*s%s%s%s\n",
-            nd_fmt(d->c->arena, "%d:%d", line, col), 2 * d->depth, "", what,
+    char place[32];
+    count_to(d, at.begin);
+    snprintf(place, sizeof place, "%d:%d", d->line, d->col);
+    nd_putf(d->b, "%-8s%*s%s%s%s\n", place, 2 * d->depth, "", what,
             text ? " " : "", text ? text : "");
     d->depth++;
 }
@@ -47,7 +65,7 @@ static void names(dump *d, const char *what, const ast_names *v)
 
 static const char *quoted(dump *d, const char *s)
 {
-    return nd_fmt(d->c->arena, "\"%s\"", s);
+    return nd_fmt(d->a, "\"%s\"", s);
 }
 
 static void expr(dump *d, const ast_expr *e);
@@ -204,7 +222,7 @@ void ast_dump(nd_ctx *c, nd_buf *b, const ast_file *f)
         [I_MODEL] = "model", [I_TRAIN] = "train", [I_PLAN] = "plan",
         [I_CLUSTER] = "cluster",
     };
-    dump d = {b, c, 0};
+    dump d = {.b = b, .a = c->arena, .src = &c->files.v[f->file - 1]};
     for (int i = 0; i < f->decls.n; i++) {
         const ast_decl *v = f->decls.v[i];
         open_node(&d, v->loc, word[v->kind],

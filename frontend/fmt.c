@@ -101,7 +101,7 @@ static void structure(fmt_text *f)
 {
     int open[LEX_MAX_NEST + 1], n = 0;
     const fmt_piece *last = NULL;    /* the token before */
-    bool newline = true;
+    bool newline = true, rules = false;
     for (int i = 0; i < f->p.n; i++) {
         fmt_piece *p = &f->p.v[i];
         bool inside = n && !f->p.v[open[n - 1]].block;
@@ -115,6 +115,9 @@ static void structure(fmt_text *f)
             continue;
         }
         p->first = !inside && ended && p->tok != '}';
+        if (p->first || p->tok == '=')
+            rules = p->tok == SHARD || p->tok == PIPELINE;
+        p->side = rules && !inside && p->tok == '(';
         if (opens(p)) {
             p->block = p->tok == '{' && !inside && last && last->tok != '=';
             open[n++] = i;
@@ -151,18 +154,6 @@ static bool is_sign(const fmt_text *f, int i)
     return f->p.v[i].tok == '-' && (i == 0 || !ends_operand(&f->p.v[i - 1]));
 }
 
-/* The sides of rules, as in `shard params (d, e) -> fsdp`, are no arguments. */
-static bool opens_side(const fmt_text *f, int i)
-{
-    int k = i - 1;
-    if (f->p.v[i].tok != '(')
-        return false;
-    while (k > 0 && !f->p.v[k].first && f->p.v[k].tok != '=')
-        k--;
-    return f->p.v[k].depth == f->p.v[i].depth &&
-           (f->p.v[k].tok == SHARD || f->p.v[k].tok == PIPELINE);
-}
-
 static int blanks_before(const fmt_text *f, int i)
 {
     const fmt_piece *p = &f->p.v[i - 1], *q = &f->p.v[i];
@@ -177,7 +168,7 @@ static int blanks_before(const fmt_text *f, int i)
     if (p->tok == '{' || q->tok == '}')
         return (p->tok == '{' ? p : q)->block && q->match != i - 1;
     if (q->tok == '[' || q->tok == '(')
-        return !ends_operand(p) || opens_side(f, i);
+        return !ends_operand(p) || q->side;
     return 1;
 }
 

@@ -217,6 +217,7 @@ typedef struct fmt_piece {           /* a token or a comment */
     int match;                       /* of a bracket: the other one */
     bool block;                      /* a bracket of a block */
     bool first;                      /* begins a statement */
+    bool side;                       /* ( of `shard params (d, e) -> fsdp` */
     bool goes_on;                    /* on a new line, goes on with one */
     bool line, blank;                /* begins a line; behind a blank one */
     int space;                       /* blanks before it */
