@@ -488,8 +488,8 @@ static nd_value *rank_along(ck *c, nd_value *x, nd_axis *a)
     nd_builder *b = &c->b;
     nd_axis *other = twin(c, a);
     nd_value *v = nd_stop_gradient(b, x), *w = nd_rename(b, v, a, other);
-    nd_value *lower = nd_map(b, EW_LT, nd_positions(b, other), nd_positions(b, a),
-                             NULL);
+    nd_value *lower = nd_map(b, EW_LT, nd_positions(b, other),
+                             nd_positions(b, a), NULL);
     nd_value *tie = nd_map(b, EW_AND, nd_map(b, EW_EQ, w, v, NULL), lower,
                            NULL);
     nd_value *before = nd_map(b, EW_OR, nd_map(b, EW_LT, v, w, NULL), tie,

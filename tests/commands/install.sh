@@ -19,7 +19,7 @@ unset NDC_RUNTIME
 PATH=$top/bin:/usr/local/bin:/usr/bin:/bin
 export PATH
 [ "$(command -v ndc)" = "$top/bin/ndc" ] || fail "another ndc is first"
-for f in include/ndc.h include/ndrt.h share/ndc/examples/mlp.nd \
+for f in include/ndc.h include/ndrt.h share/ndc/examples/wave.nd \
     share/ndc/examples/editors/README.md share/ndc/lib/nn.nd; do
     [ -f "$top/$f" ] || fail "no $f"
 done
@@ -32,18 +32,18 @@ printf '%s\n' "$@" >"$(dirname "$0")/arguments"
 exec cc "$@"
 SH
 chmod +x cc
-cp "$top/share/ndc/examples/mlp.nd" mlp.nd
-ndc check mlp.nd
-CC=$work/cc ndc mlp.nd --set batch=16 -o mlp
+cp "$top/share/ndc/examples/wave.nd" wave.nd
+ndc check wave.nd
+CC=$work/cc ndc wave.nd --set batch=16 -o wave
 grep -q -x -F -e "-I$top/include" arguments || fail "headers of the build"
 grep -q '^/.*/b b/to/lib.*/libndrt\.a$' arguments || fail "libndrt of the build"
 grep -F -e "$NDC_BUILD" -e "$NDC_SOURCE" arguments && fail "paths of the build"
-./mlp --steps 3 --log local.jsonl >out || fail "$(cat out)"
+./wave --steps 3 --log local.jsonl >out || fail "$(cat out)"
 [ "$(wc -l <local.jsonl)" -eq 3 ] || fail "not three steps"
 
 # A relative path, and a link to ndc.
 ln -s "$top/bin/ndc" here
-CC=$work/cc ./here mlp.nd --mesh dp=1,tp=1 -o one
+CC=$work/cc ./here wave.nd --mesh dp=1,tp=1 -o one
 grep -q -x -F -e "-I$top/include" arguments || fail "through a link"
 ./one --steps 2 >out
 
@@ -53,7 +53,7 @@ case " ${NDC_HAVE:-} " in
 *) echo "ok, without mpirun" && exit 0 ;;
 esac
 find "$top" -name libndrt_mpi.so | grep -q . || fail "no MPI plug-in"
-readelf -d mlp 2>/dev/null | grep -q 'R.*PATH.*b b/to/lib' ||
+readelf -d wave 2>/dev/null | grep -q 'R.*PATH.*b b/to/lib' ||
     ! command -v readelf >/dev/null || fail "no way to the MPI plug-in"
-mpirun -n 4 ./mlp --steps 3 --log mpi.jsonl >out 2>&1 || fail "$(cat out)"
+mpirun -n 4 ./wave --steps 3 --log mpi.jsonl >out 2>&1 || fail "$(cat out)"
 echo "ok"
