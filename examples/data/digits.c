@@ -1,6 +1,6 @@
 /* digits.c - makes a small set of handwriting-like digits for the examples.
  *
- *     digits OUT.safetensors [COUNT]
+ *     ndc-digits OUT.safetensors [COUNT]
  *
  *   images  f32[COUNT, 12, 12]   0 (paper) to 1 (ink)
  *   labels  i32[COUNT]           0 to 9, every digit equally often
@@ -98,7 +98,7 @@ static int write_file(const char *path, int count, const float *images,
     if (f && fclose(f))
         ok = 0;
     if (!ok)
-        fprintf(stderr, "digits: cannot write %s: %s\n", path, strerror(errno));
+        fprintf(stderr, "ndc-digits: cannot write %s: %s\n", path, strerror(errno));
     return ok ? 0 : 1;
 }
 
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     long count = argc > 2 ? strtol(argv[2], &end, 10) : 2000;
     if (argc < 2 || argc > 3 || (end && *end) || count < 1 ||
         count > MAX_COUNT) {
-        fprintf(stderr, "usage: digits OUT.safetensors [COUNT]\n");
+        fprintf(stderr, "usage: ndc-digits OUT.safetensors [COUNT]\n");
         return 2;
     }
     uint64_t state = 1;
