@@ -291,8 +291,8 @@ static bool declare_input(ck *c, const ast_par *p)
         return false;
     }
     if (t != ND_F32 && t != ND_I32) {
-        ck_later(c, p->type.loc, nd_fmt(c->ctx->arena, "an input of dtype %s",
-                                        p->type.s));
+        ck_error(c, p->type.loc, "an input is f32 or i32, this is %s; cast it "
+                 "inside: cast[%s](%s)", p->type.s, p->type.s, p->name.s);
         return false;
     }
     if (p->brk && !ck_bracket(c, p->brk->left, &ax))

@@ -4,7 +4,9 @@
  *   mean[batch](l) ->  %s = reduce sum [batch] %l; %m = mul %s, 1/size
  *
  * A sum of a product becomes one matrix product where both factors have the
- * summed axes and an axis of their own; otherwise it stays elementwise.
+ * summed axes and an axis of their own; otherwise it stays elementwise. A
+ * factor written cast[f32](x) makes it `exact`. Narrow values are summed in
+ * f32 and the sum, or mean, is rounded once.
  */
 #include "frontend.h"
 
@@ -147,6 +149,8 @@ static ck_val product(ck *c, ast_expr *e, ck_val x, ck_val y,
     nd_value *xv = ck_strong(c, x, t), *yv = ck_strong(c, y, t);
     ck_at(c, e->loc);
     ck_val r = ck_tensor(nd_contract(&c->b, xv, yv, ax->n, ax->a, NULL));
+    if (r.v)
+        r.v->def->sub = x.exact || y.exact;
     r.gone = ck_merge(c, x.gone, y.gone);
     return r;
 }
@@ -186,20 +190,27 @@ static ck_val reduce_over(ck *c, ast_expr *e, nd_red red, ck_val x,
     return r;
 }
 
-/* The sum, as a product of matrices where the argument is a product. */
-static ck_val sum_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax)
+/* The sum, as a product of matrices where the argument is a product. If the
+ * argument is narrow, *t, the sum is still f32. */
+static ck_val sum_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax,
+                     nd_dtype *t)
 {
     bool done = false;
     ck_val x;
+    *t = ND_F32;
     if (arg->kind == E_MUL) {
         ck_val a = ck_expr(c, arg->a), b = ck_expr(c, arg->b);
-        if (a.kind == VAL_BAD || b.kind == VAL_BAD)
+        if (!ck_is_value(c, arg->a->loc, a) ||
+            !ck_is_value(c, arg->b->loc, b) ||
+            !ck_common(c, arg->loc, a, b, t))
             return ck_bad();
         x = product(c, e, a, b, ax, &done);
         if (!done)
-            x = ck_ew(c, EW_MUL, arg->loc, a, b);
+            x = ck_ew(c, EW_MUL, arg->loc, ck_widen(c, a), ck_widen(c, b));
     } else {
         x = ck_expr(c, arg);
+        *t = ck_dtype(x);
+        x = ck_widen(c, x);
     }
     if (!ck_is_value(c, arg->loc, x) || done)
         return x.kind == VAL_TENSOR && done ? x : ck_bad();
@@ -230,6 +241,7 @@ static ck_val masked_mean(ck *c, ast_expr *e, ast_expr *arg, ast_expr *where,
     }
     ck_at(c, e->loc);
     nd_value *mv = ck_strong(c, m, ND_BOOL), *xv = ck_strong(c, x, ND_F32);
+    nd_dtype t = ck_dtype(x);
     nd_value *picked = nd_map(&c->b, EW_WHERE, mv, xv,
                               nd_const(&c->b, ND_F32, 0));
     if (!picked)
@@ -254,15 +266,17 @@ static ck_val masked_mean(ck *c, ast_expr *e, ast_expr *arg, ast_expr *where,
     count = nd_map(&c->b, EW_MAX, count, nd_const(&c->b, ND_F32, 1), NULL);
     ck_val r = ck_tensor(nd_map(&c->b, EW_DIV, top, count, NULL));
     r.gone = x.gone;
-    return r;
+    return ck_narrow(c, r, t);
 }
 
 static ck_val mean_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax)
 {
-    ck_val s = sum_of(c, e, arg, ax);
+    nd_dtype t;
+    ck_val s = sum_of(c, e, arg, ax, &t);
     if (s.kind == VAL_BAD)
         return s;
-    return ck_ew(c, EW_MUL, e->loc, s, ck_num(ND_F32, 1 / sizes(ax)));
+    s = ck_ew(c, EW_MUL, e->loc, s, ck_num(ND_F32, 1 / sizes(ax)));
+    return ck_narrow(c, s, t);
 }
 
 static ck_val extreme(ck *c, ast_expr *e, ast_expr *arg, nd_red red,
@@ -273,7 +287,8 @@ static ck_val extreme(ck *c, ast_expr *e, ast_expr *arg, nd_red red,
         return ck_bad();
     if (x.kind == VAL_CONST)
         return x;
-    return reduce_over(c, e, red, x, ax);
+    ck_val r = reduce_over(c, e, red, ck_widen(c, x), ax);
+    return ck_narrow(c, r, ck_dtype(x));
 }
 
 ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
@@ -309,15 +324,17 @@ ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
         return ck_bad();
     }
     const char *how = "reduced away";
+    nd_dtype t = ND_F32;             /* what a sum is rounded to */
     ck_val r;
     if (where)
         r = masked_mean(c, e, arg, where, &ax);
     else if (mean)
         r = mean_of(c, e, arg, &ax);
     else if (!strcmp(name, "sum"))
-        r = sum_of(c, e, arg, &ax);
+        r = sum_of(c, e, arg, &ax, &t);
     else
         r = extreme(c, e, arg, !strcmp(name, "max") ? RED_MAX : RED_MIN, &ax);
+    r = ck_narrow(c, r, t);
     if (mean || !strcmp(name, "sum"))
         how = mean ? "averaged away" : "summed away";
     nd_loc at = c->f->file->lib ? c->f->user_loc : e->loc;

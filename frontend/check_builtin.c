@@ -230,12 +230,39 @@ static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
         ck_at(c, e->loc);
         ck_val r = ck_tensor(nd_rename(&c->b, x.v, a, b));
         r.idx = x.idx;
+        r.exact = x.exact;
         r.gone = ck_lose(c, x.gone, a,
                          c->f->file->lib ? c->f->user_loc : e->loc,
                          "renamed");
         x = r;
     }
     return x;
+}
+
+/* A constant of i64, bf16 or f16 is a scalar of that dtype: literals are weak,
+ * and it is not. */
+static ck_val cast_constant(ck *c, ast_expr *e, ck_val x, nd_dtype t)
+{
+    if (t == ND_I32 && !(fabs(x.f) < 2147483648.0)) {
+        ck_error(c, e->loc, "the constant %g does not fit in i32", x.f);
+        return ck_bad();
+    }
+    if (t == ND_I64 && !(fabs(x.f) <= 0x1p53)) {
+        ck_error(c, e->loc, "the constant %g is not exact in i64", x.f);
+        return ck_bad();
+    }
+    if (t == ND_F32 || t == ND_I32 || t == ND_BOOL)
+        return ck_num(t, t == ND_BOOL ? x.f != 0
+                         : t == ND_I32 ? trunc(x.f) : x.f);
+    if (c->const_only) {
+        ck_error(c, e->loc, "this is not a compile-time constant");
+        return ck_bad();
+    }
+    ck_at(c, e->loc);
+    x.f = t == ND_I64 ? trunc(x.f) : x.f;
+    ck_val r = ck_tensor(ck_strong(c, x, t));
+    r.idx = true;
+    return r;
 }
 
 static ck_val cast_to(ck *c, ast_expr *e, ast_brk *brk)
@@ -251,23 +278,15 @@ static ck_val cast_to(ck *c, ast_expr *e, ast_brk *brk)
                  "i64 bool", n.s);
         return ck_bad();
     }
-    if (t != ND_F32 && t != ND_I32 && t != ND_BOOL) {
-        ck_later(c, n.loc, nd_fmt(c->ctx->arena, "the dtype `%s`", n.s));
-        return ck_bad();
-    }
     ck_val x = one_arg(c, e, "cast");
     if (!ck_is_value(c, e->loc, x))
         return ck_bad();
-    if (x.kind == VAL_CONST && t == ND_I32 && !(fabs(x.f) < 2147483648.0)) {
-        ck_error(c, e->loc, "the constant %g does not fit in i32", x.f);
-        return ck_bad();
-    }
     if (x.kind == VAL_CONST)
-        return ck_num(t, t == ND_BOOL ? x.f != 0
-                         : t == ND_I32 ? trunc(x.f) : x.f);
+        return cast_constant(c, e, x, t);
     ck_at(c, e->loc);
     ck_val r = x;
     r.v = nd_cast(&c->b, x.v, t);
+    r.exact = t == ND_F32;
     return r;
 }
 
@@ -296,8 +315,10 @@ static ck_val where_call(ck *c, ast_expr *e)
         return ck_bad();
     ck_outer_warning(c, e->loc, x, y);
     ck_at(c, e->loc);
-    nd_value *xv = ck_strong(c, x, t), *yv = ck_strong(c, y, t);
+    nd_dtype wide = nd_is_narrow(t) ? ND_F32 : t;
+    nd_value *xv = ck_strong(c, x, wide), *yv = ck_strong(c, y, wide);
     ck_val r = ck_tensor(nd_map(&c->b, EW_WHERE, m.v, xv, yv));
+    r = ck_narrow(c, r, t);
     r.idx = m.idx && x.idx && y.idx;
     r.gone = ck_merge(c, x.gone, y.gone);
     return r;

@@ -4,6 +4,8 @@
  *
  * Compile-time constants (literals, axis sizes, lets) fold; they are weak:
  * next to a tensor they take its dtype. bool < integer < float otherwise.
+ *
+ *   h: bf16[batch]   h * g  ->  mul of the two in f32, cast to bf16
  */
 #include "frontend.h"
 
@@ -64,9 +66,27 @@ nd_value *ck_strong(ck *c, ck_val x, nd_dtype t)
                  (long long)x.i);
         return NULL;
     }
+    if (x.kind == VAL_CONST && nd_is_narrow(t))
+        return nd_cast(&c->b, nd_const(&c->b, ND_F32, x.f), t);
     if (x.kind == VAL_CONST)
         return nd_const(&c->b, t, x.f);
     return NULL;
+}
+
+ck_val ck_widen(ck *c, ck_val x)
+{
+    if (x.kind == VAL_TENSOR && nd_is_narrow(ck_dtype(x)))
+        x.v = nd_cast(&c->b, x.v, ND_F32);
+    return x;
+}
+
+ck_val ck_narrow(ck *c, ck_val x, nd_dtype t)
+{
+    if (x.kind == VAL_TENSOR && nd_is_narrow(t)) {
+        x.v = nd_cast(&c->b, x.v, t);
+        x.exact = false;
+    }
+    return x;
 }
 
 /* The dtype that two operands meet in. */
@@ -231,7 +251,7 @@ static const char *spelled(nd_ew op)
 ck_val ck_ew(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
 {
     bool unary = nd_ews[op].nin == 1;
-    nd_dtype t;
+    nd_dtype t, meet;
     if (unary)
         y = x;
     if (!ck_is_value(c, at, x) || !ck_is_value(c, at, y))
@@ -265,6 +285,9 @@ ck_val ck_ew(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
                  y.dtype != ND_F32 && y.f <= 4;
     if (!number && !logic && !whole && ck_class(t) < 2)
         t = ND_F32;
+    meet = t;
+    if (nd_is_narrow(meet))
+        t = ND_F32;
     ck_at(c, at);
     if (op == EW_ADD || op == EW_SUB)
         ck_outer_warning(c, at, x, y);
@@ -280,6 +303,8 @@ ck_val ck_ew(ck *c, nd_ew op, nd_loc at, ck_val x, ck_val y)
         r = ck_tensor(nd_map(&c->b, op, xv,
                              unary ? NULL : ck_strong(c, y, t), NULL));
     }
+    if (nd_ews[op].result != 'b')
+        r = ck_narrow(c, r, meet);
     r.idx = x.idx && y.idx;
     r.weak = ck_weak(x) && ck_weak(y);
     r.gone = ck_merge(c, x.gone, y.gone);

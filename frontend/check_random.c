@@ -71,5 +71,5 @@ ck_val ck_dropout(ck *c, ast_expr *e)
     r = ck_tensor(nd_map(&c->b, EW_MUL, v,
                          nd_dropout_mask(&c->b, &v->type, p, stream), NULL));
     r.gone = x.gone;
-    return r;
+    return ck_narrow(c, r, ck_dtype(x));
 }

@@ -193,8 +193,13 @@ static void outputs(ck *c, const ast_stmt *s)
             if (!strcmp(c->m->outputs.v[k]->name, n.s))
                 ck_error(c, n.loc, "a second output `%s`", n.s);
         ck_at(c, n.loc);
-        nd_value *x = v->val.kind == VAL_TENSOR
-                          ? v->val.v : ck_strong(c, v->val, v->val.dtype);
+        ck_val out = ck_widen(c, v->val);
+        if (ck_dtype(out) == ND_I64) {
+            ck_error(c, n.loc, "an output is a float, i32 or bool; `%s` is "
+                     "i64", n.s);
+            continue;
+        }
+        nd_value *x = ck_strong(c, out, ck_dtype(out));
         if (x)
             nd_output(&c->b, n.s, x);
     }

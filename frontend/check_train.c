@@ -395,14 +395,12 @@ static void initial(ck *c, ast_expr *e, nd_train *t)
         cfg_str(c, slot[1], &t->load_prefix);
 }
 
-static void precision(ck *c, ast_expr *e)
+static void precision(ck *c, ast_expr *e, nd_train *t)
 {
     static const char *const names[] = {"f32", "bf16"};
     int k = choose(c, e, "precision", names, 2);
-    if (k == 1)
-        ck_later(c, e->loc, "precision bf16");
-    else if (k == 0)
-        ck_cfg_word(c, e);
+    if (k >= 0 && ck_cfg_word(c, e))
+        t->precision = k ? ND_BF16 : ND_F32;
 }
 
 /* wsd: the last part of the steps, as a fraction or a number of them. */
@@ -454,7 +452,7 @@ void ck_train(ck *c, const ast_decl *d)
     if (slot[INIT])
         initial(c, slot[INIT], t);
     if (slot[PRECISION])
-        precision(c, slot[PRECISION]);
+        precision(c, slot[PRECISION], t);
     if (slot[CHECKPOINT])
         ck_later(c, slot[CHECKPOINT]->loc, "`checkpoint`");
     wsd_decay(c, wsd, t);

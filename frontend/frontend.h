@@ -282,6 +282,8 @@ typedef struct ck_val {              /* what an expression means */
     double f;                        /* const, always */
     nd_value *v;                     /* tensor */
     bool idx;                        /* made from index and constants alone */
+    bool exact;                      /* written cast[f32](..): its products */
+                                     /* stay in f32 under any precision */
     bool weak;                       /* made from literals alone: the dtype */
                                      /* may still grow in `repeat` */
     ck_gone *gone;
@@ -445,6 +447,9 @@ bool ck_is_value(ck *c, nd_loc at, ck_val x);    /* const or tensor */
 /* A literal. `h = 0` stays one in an outer repeat, where it is a tensor. */
 bool ck_weak(ck_val x);
 nd_value *ck_strong(ck *c, ck_val x, nd_dtype t);    /* tensor of dtype t */
+/* bf16 and f16 are computed with in f32: the operand, and the result back. */
+ck_val ck_widen(ck *c, ck_val x);
+ck_val ck_narrow(ck *c, ck_val x, nd_dtype t);
 nd_dtype ck_dtype(ck_val x);
 int ck_class(nd_dtype t);            /* 0 bool, 1 integer, 2 float */
 bool ck_common(ck *c, nd_loc at, ck_val x, ck_val y, nd_dtype *t);

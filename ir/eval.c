@@ -12,7 +12,8 @@
  *   eval_ranks.c   collectives, replicas, joining pieces
  *   eval_run.c     microbatches, stages, the schedule
  *
- * With o->f32 every result is rounded to its dtype. Sums within one op
+ * What is bf16 or f16 is always rounded: that is what a cast to it means. With
+ * o->f32 every result is rounded to its dtype. Sums within one op
  * (contract, reduce, a collective) run in double and are rounded once, so they
  * are at least as exact as any order of float additions.
  */
@@ -54,11 +55,9 @@ static double narrow(double x, int bits, int least, double most)
 
 double ev_round(const ev_stage *s, nd_dtype t, double x)
 {
-    if (!s->w->o->f32)
-        return x;
     switch (t) {
     case ND_F32:
-        return (float)x;
+        return s->w->o->f32 ? (float)x : x;
     case ND_BF16:
         return narrow((float)x, 8, -126, 0x1.fep127);
     case ND_F16:

@@ -11,6 +11,10 @@
  *            f32[batch/dp, seq, d]+tp                a sum still pending
  *   op     = kind (a row of ops.def) + operands + attributes + results
  *
+ * bf16 and f16 are how values are stored: such a value is cast, moved, indexed
+ * and multiplied (contract: two of one width, summed in f32), and everything
+ * else reads it through a cast to f32. Gradients are f32 whatever they are of.
+ *
  * Sizes are element counts, offsets are global element indices, memory is in
  * bytes. Functions that can fail report through nd_error and return false or
  * NULL; nothing in this library exits.
@@ -126,6 +130,7 @@ typedef enum { ND_F32, ND_I32, ND_I64, ND_BOOL, ND_BF16, ND_F16 } nd_dtype;
 const char *nd_dtype_name(nd_dtype t);
 bool nd_dtype_parse(const char *s, nd_dtype *t);
 bool nd_is_float(nd_dtype t);
+bool nd_is_narrow(nd_dtype t);       /* bf16, f16: stored, never computed in */
 size_t nd_dtype_size(nd_dtype t);    /* bytes; bool is 1 */
 
 typedef struct nd_axis {
@@ -233,7 +238,8 @@ struct nd_block {
 /* Attributes: each op uses the few that its row in ops.def names. */
 struct nd_op {
     nd_opcode kind;
-    int sub;                         /* map: nd_ew; reduce: nd_red */
+    int sub;                         /* map: nd_ew; reduce: nd_red; contract:
+                                        1 stays in f32 whatever the precision */
     int nin, nout;
     nd_value **in;
     nd_value **out;
@@ -298,6 +304,7 @@ typedef struct nd_train {
     int64_t steps;
     uint64_t seed;
     int64_t eval_every, eval_batches;
+    nd_dtype precision;              /* of products: f32, or bf16 */
     const char *load_path, *load_prefix;
     nd_loc loc;
 } nd_train;
@@ -468,7 +475,7 @@ nd_value *nd_map(nd_builder *b, nd_ew e, nd_value *x, nd_value *y,
 nd_value *nd_reduce(nd_builder *b, nd_red r, nd_value *x, int n,
                     nd_axis *const *axes);
 /* sum[axes](x * y), its axes in the order of `order`, or (NULL) x's, then y's
- * new ones. */
+ * new ones. f32, also of narrow operands. */
 nd_value *nd_contract(nd_builder *b, nd_value *x, nd_value *y, int n,
                       nd_axis *const *axes, const nd_type *order);
 /* x[a: i]: axes shared by x and i are aligned; outside 0..size-1 reads 0. */
@@ -519,6 +526,8 @@ bool nd_is_free(const nd_value *v);
 void nd_mark_free(nd_module *m);
 /* Is v (or what it broadcasts) the constant c? */
 bool nd_is_const(const nd_value *v, double c);
+/* Is v a parameter in another dtype? Whoever holds the one can make the other. */
+bool nd_is_weight_cast(const nd_value *v);
 nd_block *nd_block_of(const nd_value *v);
 /* The repeat over `a` that encloses block b, or NULL. */
 nd_op *nd_enclosing(const nd_block *b, const nd_axis *a);

@@ -182,6 +182,9 @@ static void read_attrs(nd_reader *r, line *l)
         case 'r':
             op->sub = nd_rd_choice(r, nd_red_names, "sum, max or min");
             break;
+        case 'x':
+            op->sub = nd_rd_take_word(r, "exact");
+            break;
         }
     if (op->kind == OP_PARAM) {
         l->param.name = op->name;

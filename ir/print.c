@@ -281,6 +281,9 @@ static void put_attrs(nd_buf *b, const nd_module *m, const nd_op *op)
         case 'r':
             nd_putf(b, " %s", nd_red_names[op->sub]);
             break;
+        case 'x':
+            nd_put(b, op->sub ? " exact" : "");
+            break;
         }
     if (op->kind == OP_PARAM)
         put_param(b, m, op);

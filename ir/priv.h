@@ -105,7 +105,7 @@ ev_frame *ev_frame_new(ev_frame *up);
 void ev_frame_free(ev_frame *f);
 /* Copies a value's pieces into the record of this microbatch. */
 void ev_keep(ev_stage *s, ev_record *r, const nd_type *t, const ev_piece *p);
-/* To the width of the dtype when rounding is on. */
+/* To the width of the dtype: f32 when rounding is on, bf16 and f16 always. */
 double ev_round(const ev_stage *s, nd_dtype t, double x);
 
 /* ---- eval_walk.c: loops over named axes ---------------------------------- */

@@ -9,6 +9,10 @@
  *   h: f32[batch/dp, ffn/tp]  v: f32[ffn/tp, d]
  *   contract [ffn] h, v   -> f32[batch/dp, d]+tp      the sum is pending
  *
+ * bf16 and f16 are for storage: what computes with them is refused, but for a
+ * product, whose result is f32. A pending sum is not rounded to them before it
+ * is resolved: parts would be rounded that nobody rounds on one device.
+ *
  * Operands that share an axis must cut it alike. A pending sum passes through
  * what is linear in it. A mesh axis appears once in a type: it cuts one axis,
  * or a sum is pending over it.
@@ -72,6 +76,15 @@ static const char *join(nd_module *m, const nd_type *a, const nd_type *b,
     return NULL;
 }
 
+/* Why an op cannot compute with operand i, or NULL. */
+static const char *too_narrow(nd_module *m, const nd_op *op, int i)
+{
+    if (!nd_is_narrow(in(op, i)->dtype))
+        return NULL;
+    return nd_fmt(m->ctx->arena, "%s of %s; it is computed in f32",
+                  nd_op_name(op), text(m, in(op, i)));
+}
+
 static const char *rule_given(nd_module *m, const nd_op *op, nd_type *out)
 {
     (void)m;
@@ -98,7 +111,8 @@ static const char *rule_cast(nd_module *m, const nd_op *op, nd_type *out)
 {
     nd_dtype t = op->out[0]->type.dtype;
     *out = *in(op, 0);
-    if (out->max || (out->sum && !(nd_is_float(t) && nd_is_float(out->dtype))))
+    bool linear = nd_is_float(out->dtype) && nd_is_float(t) && !nd_is_narrow(t);
+    if (out->max || (out->sum && !linear))
         return nd_fmt(m->ctx->arena, "a cast of %s before its sum is resolved",
                       text(m, in(op, 0)));
     out->dtype = t;
@@ -156,6 +170,8 @@ static const char *rule_map(nd_module *m, const nd_op *op, nd_type *out)
     if (first && in(op, 0)->dtype != ND_BOOL)
         return "the condition of where is not bool";
     for (int i = first; i < op->nin; i++) {
+        if (too_narrow(m, op, i))
+            return too_narrow(m, op, i);
         if (in(op, i)->dtype != in(op, first)->dtype)
             return wrong(m, "operands of different dtypes", in(op, first),
                          in(op, i));
@@ -293,6 +309,8 @@ static const char *rule_broadcast(nd_module *m, const nd_op *op, nd_type *out)
 static const char *rule_reduce(nd_module *m, const nd_op *op, nd_type *out)
 {
     *out = *in(op, 0);
+    if (too_narrow(m, op, 0))
+        return too_narrow(m, op, 0);
     if (out->max || (out->sum && op->sub != RED_SUM))
         return "a reduction over a pending value";
     uint32_t over = 0;
@@ -340,6 +358,7 @@ static const char *rule_contract(nd_module *m, const nd_op *op, nd_type *out)
         return wrong(m, "a product of pending values", x, y);
     if (x->dtype != y->dtype)
         return wrong(m, "operands of different dtypes", x, y);
+    out->dtype = nd_is_narrow(x->dtype) ? ND_F32 : x->dtype;
     out->sum = x->sum | y->sum;
     for (int k = 0; k < op->naxes; k++) {
         int i = nd_axis_at(out, op->axes[k]);
@@ -389,6 +408,8 @@ static const char *rule_scatter_add(nd_module *m, const nd_op *op, nd_type *out)
     const nd_type *g = in(op, 0), *ix = in(op, 1);
     nd_type both;
     const char *why = join(m, g, ix, &both);
+    if (!why)
+        why = too_narrow(m, op, 0);
     if (why)
         return why;
     *out = op->out[0]->type;

@@ -37,6 +37,11 @@ bool nd_is_float(nd_dtype t)
     return t == ND_F32 || t == ND_BF16 || t == ND_F16;
 }
 
+bool nd_is_narrow(nd_dtype t)
+{
+    return t == ND_BF16 || t == ND_F16;
+}
+
 int nd_mesh_ranks(const nd_mesh *m)
 {
     int n = 1;

@@ -15,6 +15,12 @@ bool nd_is_const(const nd_value *v, double c)
     return v->def && v->def->kind == OP_CONST && v->def->num == c;
 }
 
+bool nd_is_weight_cast(const nd_value *v)
+{
+    return v->def && v->def->kind == OP_CAST && v->def->in[0]->def &&
+           v->def->in[0]->def->kind == OP_PARAM;
+}
+
 /* A body argument's operand at the repeat, or NULL for a value with an op. */
 static const nd_value *behind(const nd_value *v)
 {

@@ -1,6 +1,10 @@
 /* vjp.c - one short rule per differentiable op: given g, the gradient of the
  * result, what the operands gain. Named by ops.def.
  *
+ * Gradients are f32, also those of narrow values: a cast to bf16 rounds the value
+ * and not its gradient. Only a product of narrow operands rounds g to their
+ * width, because that is the width it multiplies in.
+ *
  * U(v) is the forward value as the backward block may read it. Sums over
  * broadcast axes are nd_ad_add's work, so the rules read like the calculus.
  */
@@ -178,9 +182,10 @@ static void vjp_where(nd_ad *d, nd_op *op, nd_value *g)
 
 /* ---- shape --------------------------------------------------------------- */
 
+/* Between floats: what else is cast has no gradient. */
 static void vjp_cast(nd_ad *d, nd_op *op, nd_value *g)
 {
-    GAIN(0, nd_cast(nd_ad_builder(d), g, op->in[0]->type.dtype));
+    GAIN(0, g);
 }
 
 static void vjp_rename(nd_ad *d, nd_op *op, nd_value *g)
@@ -241,7 +246,8 @@ static void vjp_reduce(nd_ad *d, nd_op *op, nd_value *g)
         extreme_of_axes(d, op, g);
 }
 
-/* Operand `i` of sum_R x y gains sum(g * other), over what it lacks. */
+/* Operand `i` of sum_R x y gains sum(g * other), over what it lacks; in f32 if
+ * the product is. */
 static void product_gain(nd_ad *d, nd_op *op, int i, nd_value *g)
 {
     nd_value *v = op->in[i];
@@ -256,7 +262,12 @@ static void product_gain(nd_ad *d, nd_op *op, int i, nd_value *g)
             sum[n++] = u.axis[k];
     /* In v's own axis order: gradients are laid out like their values. */
     nd_type order = v->type;
-    nd_ad_add(d, v, nd_contract(nd_ad_builder(d), g, other, n, sum, &order));
+    nd_builder *b = nd_ad_builder(d);
+    nd_value *r = nd_contract(b, nd_cast(b, g, other->type.dtype), other, n,
+                              sum, &order);
+    if (r)
+        r->def->sub = op->sub;
+    nd_ad_add(d, v, r);
 }
 
 static void vjp_contract(nd_ad *d, nd_op *op, nd_value *g)
@@ -309,6 +320,7 @@ static void vjp_gather(nd_ad *d, nd_op *op, nd_value *g)
         nd_ad_add(d, x, select_or_zero(d, hit, g));
     } else {
         nd_type like = x->type;
+        like.dtype = g->type.dtype;
         nd_ad_add(d, x, nd_scatter_add(b, g, op->axes[0], ix, &like));
     }
 }

@@ -147,6 +147,7 @@ static bool linear_in_sums(const nd_op *op)
     }
     switch (op->kind) {
     case OP_CAST:
+        return !nd_is_narrow(op->out[0]->type.dtype);
     case OP_RENAME:
     case OP_SPLIT:
     case OP_FLATTEN:

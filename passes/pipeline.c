@@ -181,7 +181,8 @@ static bool reads_first_only(const nd_op *op)
         return false;
     for (int i = 0; i < op->nin; i++) {
         const nd_op *d = op->in[i]->def;
-        if (d->kind == OP_PARAM || op->in[i]->mark)
+        if (d->kind == OP_PARAM || op->in[i]->mark ||
+            nd_is_weight_cast(op->in[i]))
             continue;
         if (!(d->mark & (d->phase == PH_BWD ? OF_FIRST : BEFORE_FWD)))
             return false;
@@ -237,11 +238,13 @@ static void relate(pipe *pp)
             pull_to_last(b->ops.v[i], b->ops.v[i]);
 }
 
-/* Hoisted ops depend on inputs alone even where a collective brought them. */
+/* Hoisted ops depend on inputs alone even where a collective brought them. A
+ * weight is cast on each stage that reads it rather than sent. */
 static bool on_demand(const nd_op *op)
 {
     return op->kind == OP_PARAM || op->phase == PH_PRE ||
-           (op->nout == 1 && op->out[0]->mark);
+           (op->nout == 1 &&
+            (op->out[0]->mark || nd_is_weight_cast(op->out[0])));
 }
 
 static int place_of(const pipe *pp, const nd_op *op)

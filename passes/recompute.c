@@ -41,10 +41,13 @@ static int64_t local_bytes(const nd_module *m, const nd_type *t)
 static bool product_of_activations(const remat *r, const nd_op *op)
 {
     int64_t out = local_bytes(r->m, &op->out[0]->type);
-    for (int i = 0; i < 2; i++)
-        if (nd_param_of(r->m, op->in[i]) ||
-            local_bytes(r->m, &op->in[i]->type) >= out)
+    for (int i = 0; i < 2; i++) {
+        const nd_value *x = op->in[i];
+        if (x->def && x->def->kind == OP_CAST)
+            x = x->def->in[0];       /* a weight in the width of the product */
+        if (nd_param_of(r->m, x) || local_bytes(r->m, &x->type) >= out)
             return false;
+    }
     return true;
 }
 
@@ -52,7 +55,8 @@ static bool product_of_activations(const remat *r, const nd_op *op)
  * would need its parameters to make it again. */
 static bool other_stage(const remat *r, const nd_value *v)
 {
-    return !r->fwd && v->mark && r->fenced[v->mark - 1] && !nd_is_free(v);
+    return !r->fwd && v->mark && r->fenced[v->mark - 1] && !nd_is_free(v) &&
+           !nd_is_weight_cast(v);
 }
 
 static bool can_repeat(const remat *r, const nd_value *v)

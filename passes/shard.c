@@ -160,8 +160,9 @@ static uint32_t passes_through(nd_sh *s, const nd_op *op)
     uint32_t first = op->nin ? op->in[0]->type.sum : 0;
     if (settled_before(s, op))
         return 0;
-    /* Integers are summed as integers. */
-    if (op->kind == OP_CAST && !nd_is_float(op->in[0]->type.dtype))
+    /* Integers are summed as integers, and nothing is rounded in parts. */
+    if (op->kind == OP_CAST && (!nd_is_float(op->in[0]->type.dtype) ||
+                                nd_is_narrow(op->out[0]->type.dtype)))
         return 0;
     if (op->nin == 1 && (op->kind == OP_CAST || op->nto ||
                          op->kind == OP_STOP_GRAD ||

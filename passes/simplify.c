@@ -60,13 +60,25 @@ static uint32_t op_hash(const nd_op *op)
     return (uint32_t)(h ^ h >> 29);
 }
 
+/* A narrow value that was widened and is narrowed again; else the operand. */
+static nd_value *before_casts(const nd_op *op)
+{
+    nd_value *x = op->in[0];
+    bool widens = x->def && x->def->kind == OP_CAST &&
+                  x->type.dtype == ND_F32 &&
+                  nd_is_narrow(x->def->in[0]->type.dtype);
+    return widens ? x->def->in[0] : x;
+}
+
 /* What an op is when it needs no work: an operand of the same type. Once the
  * gradients are there, stop_gradient has done its work. */
 static nd_value *trivial(const nd_module *m, const nd_op *op)
 {
     nd_value *r = NULL;
-    if (op->kind == OP_BROADCAST || op->kind == OP_CAST ||
-        (op->kind == OP_STOP_GRAD && (m->state & ND_HAS_GRADS)))
+    if (op->kind == OP_CAST)
+        r = before_casts(op);
+    else if (op->kind == OP_BROADCAST ||
+             (op->kind == OP_STOP_GRAD && (m->state & ND_HAS_GRADS)))
         r = op->in[0];
     else if (op->kind != OP_MAP)
         return NULL;
