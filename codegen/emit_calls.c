@@ -165,10 +165,10 @@ static const char *whole_bytes(cg_fn *f, const nd_value *v)
 }
 
 /* Where the iteration writes: the result at the last one. */
-static void declare_next(cg_fn *f, const carry *c, nd_op *op, int64_t lo,
-                         int64_t hi)
+static void declare_next(cg_fn *f, const carry *c, nd_op *op, int i,
+                         int64_t lo, int64_t hi)
 {
-    const char *l = cg_iter(f, op), *type = cg_ctype(op->in[0]->type.dtype);
+    const char *l = cg_iter(f, op), *type = cg_ctype(op->in[i]->type.dtype);
     bool rev = op->reverse;
     int64_t last = rev ? lo : hi - 1;
     if (hi - lo == 1) {
@@ -276,7 +276,7 @@ static void call_repeat(cg_fn *f, nd_kernel *k, int stage)
     f->indent++;
     for (int i = 0; i < op->ncarry; i++)
         if (c[i].out)
-            declare_next(f, &c[i], op, lo, hi);
+            declare_next(f, &c[i], op, i, lo, hi);
     call_body(f, b, op, c);
     for (int i = 0; i < op->ncarry; i++)
         if (c[i].in && c[i].out)

@@ -165,13 +165,23 @@ static cg_expr renamed_value(cg_env *e, const nd_op *op)
     return cg_value(&inside, op->in[0]);
 }
 
+/* bf16 and f16 are bits: through a float both ways. */
 static cg_expr cast_value(cg_env *e, const nd_op *op)
 {
     nd_arena *a = e->f->g->a;
     cg_expr x = cg_value(e, op->in[0]);
-    nd_dtype to = op->out[0]->type.dtype;
-    if (strcmp(cg_ctype(to), cg_ctype(op->in[0]->type.dtype)) == 0)
+    nd_dtype from = op->in[0]->type.dtype, to = op->out[0]->type.dtype;
+    if (from == to)
         return x;
+    if (nd_is_narrow(from)) {
+        x = (cg_expr){nd_fmt(a, "nd_from_%s(%s)", nd_dtype_name(from), x.s),
+                      CG_PRIMARY};
+        if (to == ND_F32)
+            return x;
+    }
+    if (nd_is_narrow(to))
+        return (cg_expr){nd_fmt(a, "nd_to_%s(%s)", nd_dtype_name(to), x.s),
+                         CG_PRIMARY};
     if (to == ND_BOOL)
         return (cg_expr){nd_fmt(a, "%s != 0", cg_paren(a, x, CG_SUM)),
                          CG_COMPARE};
@@ -241,6 +251,14 @@ static cg_expr map_value(cg_env *e, const nd_op *op)
     nd_arena *a = e->f->g->a;
     const char *t = nd_ews[op->sub].c, *arg[3];
     binding b = binding_of(op->sub, t);
+    if (op->out[0]->type.dtype == ND_I64 &&
+        (op->sub == EW_IDIV || op->sub == EW_MOD))
+        t = op->sub == EW_IDIV ? "nd_floordiv64($0, $1)"
+                               : "nd_floormod64($0, $1)";
+    if (!nd_is_float(op->out[0]->type.dtype) && op->sub == EW_ABS) {
+        t = "$0 < 0 ? -$0 : $0";
+        b = (binding){CG_TERNARY, CG_PRIMARY, CG_PRIMARY};
+    }
     if (!nd_is_float(op->out[0]->type.dtype) &&
         (op->sub == EW_MIN || op->sub == EW_MAX)) {
         t = op->sub == EW_MIN ? "$0 < $1 ? $0 : $1" : "$0 > $1 ? $0 : $1";
@@ -293,7 +311,8 @@ static cg_expr gather_value(cg_env *e, nd_op *op)
     nd_ref_of(e->f->g->c, op->in[0], &r);
     const char *at = cg_row_index(e, op);
     const char *x = cg_element(e, &r, false, op->axes[0], at);
-    const char *zero = cg_number(a, op->out[0]->type.dtype, 0);
+    nd_dtype t = op->out[0]->type.dtype;
+    const char *zero = nd_is_narrow(t) ? "0" : cg_number(a, t, 0);
     return (cg_expr){nd_fmt(a, "(uint64_t)%s < (uint64_t)%s ? %s : %s", at,
                             row_length(e, op, op->in[0]), x, zero),
                      CG_TERNARY};

@@ -268,8 +268,10 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_len m = dim_len(c, &p.m, p.dm), n = dim_len(c, &p.n, p.dn);
     nd_len s = dim_len(c, &p.k, p.dk);
     f->uses_rank = true;
-    cg_line(f, "ndrt_gemm(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
-            "%s);", accumulate(&p, acc), cg_len(f, &m), cg_len(f, &n),
+    nd_dtype t = op->in[0]->type.dtype;
+    cg_line(f, "ndrt_gemm%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
+            "%s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
+            accumulate(&p, acc), cg_len(f, &m), cg_len(f, &n),
             cg_len(f, &s), operand(&p, &p.a, false),
             dim_stride(&p, &p.a, &p.m, p.dm), dim_stride(&p, &p.a, &p.k, p.dk),
             operand(&p, &p.b, false), dim_stride(&p, &p.b, &p.k, p.dk),

@@ -123,6 +123,8 @@ static const char *identity(nest *x, const nd_op *op)
         return cg_number(x->g->a, t, 0);
     if (nd_is_float(t))
         return op->sub == RED_MAX ? "-INFINITY" : "INFINITY";
+    if (t == ND_I64)
+        return op->sub == RED_MAX ? "INT64_MIN" : "INT64_MAX";
     return op->sub == RED_MAX ? "INT32_MIN" : "INT32_MAX";
 }
 

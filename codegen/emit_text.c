@@ -140,6 +140,10 @@ const char *cg_ctype(nd_dtype t)
         return "int64_t";
     case ND_BOOL:
         return "bool";
+    case ND_BF16:
+        return "nd_bf16";
+    case ND_F16:
+        return "nd_f16";
     default:
         return "float";
     }
@@ -167,6 +171,8 @@ const char *cg_number(nd_arena *a, nd_dtype t, double v)
 {
     if (t == ND_BOOL)
         return v != 0 ? "true" : "false";
+    if (t == ND_I64)
+        return nd_fmt(a, "INT64_C(%.0f)", v);
     if (!nd_is_float(t))
         return nd_fmt(a, "%.0f", v);
     if (isinf(v))

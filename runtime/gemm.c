@@ -45,19 +45,14 @@ void ndrt_set_threads(const ndrt_rank *r)
  * about 0.5 us per call, the loop 0.4 ns per multiplication). */
 enum { SMALL = 1024 };
 
-typedef struct matrix {
-    const float *x;
-    int64_t rows, cols, r, c;     /* element (i, j) at x + i*r + j*c */
-} matrix;
-
-static matrix transposed(matrix a)
+static ndrt_matrix transposed(ndrt_matrix a)
 {
-    return (matrix){a.x, a.cols, a.rows, a.c, a.r};
+    return (ndrt_matrix){a.x, a.cols, a.rows, a.c, a.r};
 }
 
 /* A stride along an axis of length 1 means nothing; make it what a library
  * expects to see. */
-static matrix tidy(matrix a)
+static ndrt_matrix tidy(ndrt_matrix a)
 {
     if (a.rows == 1 && a.cols == 1)
         a.r = a.c = 1;
@@ -74,7 +69,7 @@ static matrix tidy(matrix a)
 
 /* One stride is 1, the other leaves no overlap. Not a vector: it gains nothing
  * from a library, and oneDNN 3.7 computes some strided ones wrongly. */
-static bool usable(const matrix *a, bool *trans, int64_t *ld)
+static bool usable(const ndrt_matrix *a, bool *trans, int64_t *ld)
 {
     if (a->rows == 1 || a->cols == 1)
         return false;
@@ -83,12 +78,13 @@ static bool usable(const matrix *a, bool *trans, int64_t *ld)
     return *trans ? a->r == 1 && a->c >= a->rows : a->r >= a->cols;
 }
 
-static void plain(bool acc, const matrix *a, const matrix *b, float *c,
+static void plain(bool acc, const ndrt_matrix *a, const ndrt_matrix *b, float *c,
                   int64_t c_r, int64_t c_c)
 {
     for (int64_t i = 0; i < a->rows; i++) {
         for (int64_t j = 0; j < b->cols; j++) {
-            const float *x = a->x + i * a->r, *y = b->x + j * b->c;
+            const float *x = (const float *)a->x + i * a->r;
+            const float *y = (const float *)b->x + j * b->c;
             float sum = 0.0f;
             for (int64_t k = 0; k < a->cols; k++)
                 sum += x[k * a->c] * y[k * b->r];
@@ -100,7 +96,7 @@ static void plain(bool acc, const matrix *a, const matrix *b, float *c,
 
 /* Too large for the loop above, too odd for a library: rows of B are walked in
  * the inner loop, so at least C and B are read in order. */
-static void plain_rows(bool acc, const matrix *a, const matrix *b, float *c,
+static void plain_rows(bool acc, const ndrt_matrix *a, const ndrt_matrix *b, float *c,
                        int64_t c_r, int64_t c_c)
 {
     for (int64_t i = 0; i < a->rows; i++) {
@@ -108,12 +104,33 @@ static void plain_rows(bool acc, const matrix *a, const matrix *b, float *c,
         for (int64_t j = 0; j < b->cols && !acc; j++)
             z[j * c_c] = 0.0f;
         for (int64_t k = 0; k < a->cols; k++) {
-            float x = a->x[i * a->r + k * a->c];
-            const float *y = b->x + k * b->r;
+            float x = ((const float *)a->x)[i * a->r + k * a->c];
+            const float *y = (const float *)b->x + k * b->r;
             for (int64_t j = 0; j < b->cols; j++)
                 z[j * c_c] += x * y[j * b->c];
         }
     }
+}
+
+bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
+                     ndrt_mm_key *key)
+{
+    *a = tidy(*a);
+    *b = tidy(*b);
+    *c = tidy(*c);
+    if (c->c != 1) {
+        ndrt_matrix swap = transposed(*a);
+        *a = transposed(*b);
+        *b = swap;
+        *c = transposed(*c);
+    }
+    key->m = c->rows;
+    key->n = c->cols;
+    key->k = a->cols;
+    key->ldc = c->r;
+    return a->rows * a->cols * b->cols > SMALL && c->c == 1 &&
+           c->r >= c->cols && usable(a, &key->ta, &key->lda) &&
+           usable(b, &key->tb, &key->ldb);
 }
 
 void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -123,26 +140,14 @@ void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 {
     if (m == 0 || n == 0)
         return;
-    matrix x = tidy((matrix){a, m, k, a_r, a_c});
-    matrix y = tidy((matrix){b, k, n, b_r, b_c});
-    matrix z = tidy((matrix){c, m, n, c_r, c_c});
-    if (z.c != 1) {
-        matrix swap = transposed(x);
-        x = transposed(y);
-        y = swap;
-        z = transposed(z);
-    }
-    if (k == 0 || x.rows * y.cols * k <= SMALL) {
+    ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
+    ndrt_matrix z = {c, m, n, c_r, c_c};
+    ndrt_mm_key key = {.acc = acc};
+    bool library = ndrt_mm_arrange(&x, &y, &z, &key);
+    if (k == 0 || x.rows * y.cols * k <= SMALL)
         plain(acc, &x, &y, c, z.r, z.c);
-        return;
-    }
-    ndrt_mm_key key = {.m = x.rows, .n = y.cols, .k = k, .acc = acc,
-                       .ldc = z.r};
-    if (z.c != 1 || z.r < z.cols || !usable(&x, &key.ta, &key.lda) ||
-        !usable(&y, &key.tb, &key.ldb)) {
+    else if (!library)
         plain_rows(acc, &x, &y, c, z.r, z.c);
-        return;
-    }
-    if (ndrt_mm_run(r, &key, x.x, y.x, c) != NDRT_OK)
+    else if (ndrt_mm_run(r, &key, x.x, y.x, c) != NDRT_OK)
         ndrt_raise(r);
 }

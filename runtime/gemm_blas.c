@@ -14,8 +14,15 @@ ndrt_status ndrt_mm_open(ndrt_rank *r)
     return NDRT_OK;
 }
 
-ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const float *a,
-                        const float *b, float *c)
+bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key)
+{
+    (void)r;
+    (void)key;
+    return false;
+}
+
+ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
+                        const void *b, float *c)
 {
     const int64_t v[6] = {key->m, key->n, key->k, key->lda, key->ldb,
                           key->ldc};

@@ -2,6 +2,7 @@
  *
  * A primitive is made once per shape and rank, then found in a hash table. Its
  * scratchpad is ours: one buffer per rank, as large as the greediest needs.
+ * Where the CPU has no bf16, that is remembered as a product that cannot run.
  */
 #include "ndrt_internal.h"
 
@@ -16,7 +17,7 @@ enum { SCRATCH_ALIGN = 64 };
 typedef struct product {
     struct product *next;         /* same hash */
     ndrt_mm_key key;
-    dnnl_primitive_t run;
+    dnnl_primitive_t run;         /* NULL: not on this CPU */
     dnnl_memory_t a, b, c, scratch;
 } product;
 
@@ -36,8 +37,8 @@ struct ndrt_mm {
 
 typedef dnnl_memory_desc_t md_own;
 #define MD(x) (x)
-#define MD_CREATE(md, dims, strides) \
-    dnnl_memory_desc_create_with_strides(md, 2, dims, dnnl_f32, strides)
+#define MD_CREATE(md, dims, type, strides) \
+    dnnl_memory_desc_create_with_strides(md, 2, dims, type, strides)
 #define MD_DESTROY(md) dnnl_memory_desc_destroy(md)
 #define ADD_TO_C(ops) dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_f32)
 
@@ -52,8 +53,8 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
 
 typedef dnnl_memory_desc_t md_own;
 #define MD(x) (&(x))
-#define MD_CREATE(md, dims, strides) \
-    dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_f32, strides)
+#define MD_CREATE(md, dims, type, strides) \
+    dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides)
 #define MD_DESTROY(md) ((void)(md))
 #define ADD_TO_C(ops) dnnl_post_ops_append_sum(ops, 1.0f)
 
@@ -76,10 +77,11 @@ static dnnl_status_t describe_operands(md_own md[3], const ndrt_mm_key *k)
     dnnl_dims_t sa = {k->ta ? 1 : k->lda, k->ta ? k->lda : 1};
     dnnl_dims_t sb = {k->tb ? 1 : k->ldb, k->tb ? k->ldb : 1};
     dnnl_dims_t sc = {k->ldc, 1};
-    dnnl_status_t s = MD_CREATE(&md[0], da, sa);
+    dnnl_data_type_t type = k->bf16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_status_t s = MD_CREATE(&md[0], da, type, sa);
 
-    s = s ? s : MD_CREATE(&md[1], db, sb);
-    return s ? s : MD_CREATE(&md[2], dc, sc);
+    s = s ? s : MD_CREATE(&md[1], db, type, sb);
+    return s ? s : MD_CREATE(&md[2], dc, dnnl_f32, sc);
 }
 
 static dnnl_status_t make_attr(dnnl_primitive_attr_t *attr, bool acc)
@@ -134,6 +136,17 @@ static dnnl_status_t make_parts(ndrt_mm *mm, product *p, const md_own md[3],
             mm->engine, DNNL_MEMORY_NONE);
 }
 
+/* No bf16 here, or only in the library's plainest loop. */
+static bool too_slow(dnnl_status_t s, const_dnnl_primitive_desc_t pd)
+{
+    const char *name = NULL;
+
+    if (s)
+        return s == dnnl_unimplemented;
+    s = dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
+    return !s && name && strncmp(name, "ref", 3) == 0;
+}
+
 static dnnl_status_t make(ndrt_mm *mm, product *p)
 {
     md_own md[3] = {0};
@@ -143,7 +156,10 @@ static dnnl_status_t make(ndrt_mm *mm, product *p)
 
     s = s ? s : make_attr(&attr, p->key.acc);
     s = s ? s : describe(&pd, mm->engine, md, attr);
-    s = s ? s : make_parts(mm, p, md, pd);
+    if (p->key.bf16 && too_slow(s, pd))
+        s = dnnl_success;
+    else
+        s = s ? s : make_parts(mm, p, md, pd);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     if (attr)
@@ -171,7 +187,7 @@ static bool same(const ndrt_mm_key *x, const ndrt_mm_key *y)
 {
     return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda &&
            x->ldb == y->ldb && x->ldc == y->ldc && x->ta == y->ta &&
-           x->tb == y->tb && x->acc == y->acc;
+           x->tb == y->tb && x->acc == y->acc && x->bf16 == y->bf16;
 }
 
 static unsigned hash(const ndrt_mm_key *x)
@@ -184,7 +200,7 @@ static unsigned hash(const ndrt_mm_key *x)
     h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldb;
     h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldc;
     h = h * 0x9e3779b97f4a7c15u +
-        (uint64_t)(x->ta | x->tb << 1 | x->acc << 2);
+        (uint64_t)(x->ta | x->tb << 1 | x->acc << 2 | x->bf16 << 3);
     return (unsigned)(h >> 32) % BUCKETS;
 }
 
@@ -225,8 +241,15 @@ ndrt_status ndrt_mm_open(ndrt_rank *r)
     return NDRT_OK;
 }
 
-ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const float *a,
-                        const float *b, float *c)
+bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key)
+{
+    product *p = NULL;
+
+    return find(r->state->mm, key, &p) == dnnl_success && p->run;
+}
+
+ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
+                        const void *b, float *c)
 {
     ndrt_mm *mm = r->state->mm;
     product *p = NULL;

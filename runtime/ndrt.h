@@ -226,6 +226,16 @@ void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                const float *a, int64_t a_r, int64_t a_c,
                const float *b, int64_t b_r, int64_t b_c,
                float *c, int64_t c_r, int64_t c_c);
+/* The same of operands that are stored as bf16 or f16 (ndrt_math.h): products
+ * of two are exact in float, and so are the sums as for float. */
+void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                    const uint16_t *a, int64_t a_r, int64_t a_c,
+                    const uint16_t *b, int64_t b_r, int64_t b_c,
+                    float *c, int64_t c_r, int64_t c_c);
+void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                   const uint16_t *a, int64_t a_r, int64_t a_c,
+                   const uint16_t *b, int64_t b_r, int64_t b_c,
+                   float *c, int64_t c_r, int64_t c_c);
 
 /* In place, over the group's ranks, summed in rank order: the same bits on
  * every rank and every communicator. `max` instead of a sum if told. */

@@ -43,6 +43,8 @@ typedef struct ndrt_state {
     int64_t *ones;                /* equal pieces: 1 for every rank */
     double *all;                  /* NDRT_WIDE numbers of every rank */
     ndrt_mm *mm;                  /* matrix products made so far */
+    float *wide;                  /* gemm16.c: narrow operands as floats */
+    size_t wide_bytes;
     ndrt_data *data;
     ndrt_log *log;
     ndrt_status status;           /* first failure, and its text */
@@ -142,18 +144,31 @@ void ndrt_group_free(ndrt_group *g);
 /* Threads that each rank computes its products with. */
 int ndrt_threads(const ndrt_rank *r);
 void ndrt_set_threads(const ndrt_rank *r);     /* for the calling rank */
+/* Element (i, j) of [rows, cols] is x[i*r + j*c]. */
+typedef struct ndrt_matrix {
+    const void *x;
+    int64_t rows, cols, r, c;
+} ndrt_matrix;
+typedef struct ndrt_mm_key ndrt_mm_key;
+/* Turns C = A B around where that makes the rows of C contiguous, and fills
+ * the key; false if no library takes the operands as they lie. */
+bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
+                     ndrt_mm_key *key);
 
 /* ---- gemm_dnnl.c or gemm_blas.c --------------------------------------- */
 
 /* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
  * or stored transposed with that stride between columns. */
-typedef struct ndrt_mm_key {
+struct ndrt_mm_key {
     int64_t m, n, k, lda, ldb, ldc;
     bool ta, tb, acc;
-} ndrt_mm_key;
+    bool bf16;                    /* A and B are; C is float */
+};
 ndrt_status ndrt_mm_open(ndrt_rank *r);
-ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const float *a,
-                        const float *b, float *c);
+/* Is there something faster for these bf16 operands than to widen them? */
+bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key);
+ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
+                        const void *b, float *c);
 size_t ndrt_mm_scratch(const ndrt_rank *r);        /* bytes */
 void ndrt_mm_close(ndrt_rank *r);
 extern const char ndrt_mm_name[];

@@ -26,6 +26,45 @@ static inline uint32_t nd_float_bits(float f)
     return u;
 }
 
+/* bf16 and f16 are stored as their bits and computed with as floats. Rounding is
+ * to nearest even; NaN stays NaN. No branches: loops over these vectorise. */
+typedef uint16_t nd_bf16;
+typedef uint16_t nd_f16;
+
+static inline float nd_from_bf16(nd_bf16 h)
+{
+    return nd_bits_float((uint32_t)h << 16);
+}
+
+static inline nd_bf16 nd_to_bf16(float x)
+{
+    uint32_t u = nd_float_bits(x);
+    uint32_t r = u + 0x7fffu + (u >> 16 & 1);
+    return (nd_bf16)((x != x ? u | 0x400000u : r) >> 16);
+}
+
+/* The exponent's bias is 112 less than a float's. Numbers without a leading 1
+ * are such floats too, and the product with a power of two is exact. */
+static inline float nd_from_f16(nd_f16 h)
+{
+    uint32_t mag = (uint32_t)(h & 0x7fff) << 13;
+    uint32_t u = nd_float_bits(nd_bits_float(mag) * 0x1p112f);
+    u = mag >= 0x0f800000u ? mag | 0x7f800000u : u;
+    return nd_bits_float(u | (uint32_t)(h & 0x8000) << 16);
+}
+
+/* Below 2^-14 the addition of 0.5 rounds: its last bit is worth 2^-24. */
+static inline nd_f16 nd_to_f16(float x)
+{
+    uint32_t u = nd_float_bits(x), mag = u & 0x7fffffffu;
+    uint32_t r = (mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13;
+    uint32_t tiny = nd_float_bits(nd_bits_float(mag) + 0.5f) - 0x3f000000u;
+    r = mag < 0x38800000u ? tiny : r;
+    r = mag >= 0x47800000u ? 0x7c00u : r;
+    r = mag > 0x7f800000u ? 0x7e00u | (mag >> 13 & 0x3ff) : r;
+    return (nd_f16)(r | (u >> 16 & 0x8000));
+}
+
 /* e^x = 2^k e^r with |r| <= ln2/2, Taylor to r^6 (Cephes' coefficients are not
  * needed at this width: the remainder is below 1.2e-7). */
 static inline float nd_exp(float x)
@@ -169,6 +208,21 @@ static inline int32_t nd_floordiv(int32_t a, int32_t b)
     int32_t minus = (int32_t)(0u - (uint32_t)a);
     q = b == -1 ? minus : q;
     return b == 0 ? 0 : q;
+}
+
+/* The same over 64 bits. */
+static inline int64_t nd_floordiv64(int64_t a, int64_t b)
+{
+    int64_t d = b == 0 || b == -1 ? 1 : b;
+    int64_t q = a / d - (a % d != 0 && (a < 0) != (d < 0));
+    q = b == -1 ? (int64_t)(0u - (uint64_t)a) : q;
+    return b == 0 ? 0 : q;
+}
+
+static inline int64_t nd_floormod64(int64_t a, int64_t b)
+{
+    uint64_t m = (uint64_t)a - (uint64_t)b * (uint64_t)nd_floordiv64(a, b);
+    return b == 0 ? 0 : (int64_t)m;
 }
 
 /* a - b * floor(a / b); 0 where b is 0. */

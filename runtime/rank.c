@@ -322,6 +322,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->off);
     free(st->ones);
     free(st->all);
+    free(st->wide);
     free(r->arena);
     free(st);
     free(r);

@@ -1,0 +1,112 @@
+/* gemm16.c - products of bf16 or f16 operands, summed in float.
+ *
+ * A library that multiplies bf16 on this CPU gets them as they are. Otherwise
+ * both operands are widened into packed floats, one scratch buffer per rank,
+ * and ndrt_gemm takes those: the product of two narrow numbers is exact in
+ * float, so both ways add up the same numbers.
+ */
+#include "ndrt_internal.h"
+#include "ndrt_math.h"
+
+#include <stdlib.h>
+
+enum { ALIGN = 16 };              /* floats: a cache line */
+
+typedef void widen_fn(float *to, const uint16_t *x, int64_t n, int64_t step);
+
+static void widen_bf16(float *to, const uint16_t *x, int64_t n, int64_t step)
+{
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = nd_from_bf16(x[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = nd_from_bf16(x[i * step]);
+}
+
+static void widen_f16(float *to, const uint16_t *x, int64_t n, int64_t step)
+{
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = nd_from_f16(x[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = nd_from_f16(x[i * step]);
+}
+
+/* Packed in the order in which the operand lies. */
+static ndrt_matrix widen(const ndrt_matrix *a, float *to, widen_fn *f)
+{
+    const uint16_t *x = a->x;
+    ndrt_matrix w = {to, a->rows, a->cols, a->cols, 1};
+
+    if (a->c <= a->r) {
+        for (int64_t i = 0; i < a->rows; i++)
+            f(to + i * a->cols, x + i * a->r, a->cols, a->c);
+        return w;
+    }
+    for (int64_t j = 0; j < a->cols; j++)
+        f(to + j * a->rows, x + j * a->c, a->rows, a->r);
+    w.r = 1;
+    w.c = a->rows;
+    return w;
+}
+
+static float *scratch(ndrt_rank *r, int64_t floats)
+{
+    ndrt_state *st = r->state;
+    size_t bytes = (size_t)(floats + ALIGN) / ALIGN * ALIGN * sizeof(float);
+
+    if (bytes > st->wide_bytes) {
+        free(st->wide);
+        st->wide = aligned_alloc(ALIGN * sizeof(float), bytes);
+        st->wide_bytes = st->wide ? bytes : 0;
+    }
+    if (!st->wide) {
+        ndrt_fail(r, NDRT_EINTERNAL, "out of memory for a product's operands "
+                  "(%zu bytes)", bytes);
+        ndrt_raise(r);
+    }
+    return st->wide;
+}
+
+static void wide_gemm(ndrt_rank *r, bool acc, const ndrt_matrix *a,
+                      const ndrt_matrix *b, const ndrt_matrix *c, float *to,
+                      widen_fn *f)
+{
+    int64_t na = (a->rows * a->cols + ALIGN - 1) / ALIGN * ALIGN;
+    float *w = scratch(r, na + b->rows * b->cols);
+    ndrt_matrix x = widen(a, w, f), y = widen(b, w + na, f);
+
+    ndrt_gemm(r, acc, c->rows, c->cols, a->cols, x.x, x.r, x.c, y.x, y.r, y.c,
+              to, c->r, c->c);
+}
+
+void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                    const uint16_t *a, int64_t a_r, int64_t a_c,
+                    const uint16_t *b, int64_t b_r, int64_t b_c,
+                    float *c, int64_t c_r, int64_t c_c)
+{
+    ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
+    ndrt_matrix z = {c, m, n, c_r, c_c};
+    ndrt_mm_key key = {.acc = acc, .bf16 = true};
+
+    if (m == 0 || n == 0)
+        return;
+    if (!ndrt_mm_arrange(&x, &y, &z, &key) || !ndrt_mm_has_bf16(r, &key))
+        wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);
+    else if (ndrt_mm_run(r, &key, x.x, y.x, c) != NDRT_OK)
+        ndrt_raise(r);
+}
+
+void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                   const uint16_t *a, int64_t a_r, int64_t a_c,
+                   const uint16_t *b, int64_t b_r, int64_t b_c,
+                   float *c, int64_t c_r, int64_t c_c)
+{
+    ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
+    ndrt_matrix z = {c, m, n, c_r, c_c};
+
+    if (m > 0 && n > 0)
+        wide_gemm(r, acc, &x, &y, &z, c, widen_f16);
+}
