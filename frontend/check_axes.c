@@ -205,8 +205,11 @@ static ck_val sum_of(ck *c, ast_expr *e, ast_expr *arg, const ck_axes *ax,
             !ck_common(c, arg->loc, a, b, t))
             return ck_bad();
         x = product(c, e, a, b, ax, &done);
-        if (!done)
-            x = ck_ew(c, EW_MUL, arg->loc, ck_widen(c, a), ck_widen(c, b));
+        if (!done) {
+            a = ck_widen(c, a);
+            b = ck_widen(c, b);
+            x = ck_ew(c, EW_MUL, arg->loc, a, b);
+        }
     } else {
         x = ck_expr(c, arg);
         *t = ck_dtype(x);

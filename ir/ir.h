@@ -526,7 +526,7 @@ bool nd_is_free(const nd_value *v);
 void nd_mark_free(nd_module *m);
 /* Is v (or what it broadcasts) the constant c? */
 bool nd_is_const(const nd_value *v, double c);
-/* Is v a parameter in another dtype? Whoever holds the one can make the other. */
+/* Is v a parameter in another dtype? Who holds the one can make the other. */
 bool nd_is_weight_cast(const nd_value *v);
 nd_block *nd_block_of(const nd_value *v);
 /* The repeat over `a` that encloses block b, or NULL. */

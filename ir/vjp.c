@@ -1,9 +1,9 @@
 /* vjp.c - one short rule per differentiable op: given g, the gradient of the
  * result, what the operands gain. Named by ops.def.
  *
- * Gradients are f32, also those of narrow values: a cast to bf16 rounds the value
- * and not its gradient. Only a product of narrow operands rounds g to their
- * width, because that is the width it multiplies in.
+ * Gradients are f32, also those of narrow values: a cast to bf16 rounds the
+ * value and not its gradient. Only a product of narrow operands rounds g to
+ * their width, because that is the width it multiplies in.
  *
  * U(v) is the forward value as the backward block may read it. Sums over
  * broadcast axes are nd_ad_add's work, so the rules read like the calculus.

@@ -78,8 +78,8 @@ static bool usable(const ndrt_matrix *a, bool *trans, int64_t *ld)
     return *trans ? a->r == 1 && a->c >= a->rows : a->r >= a->cols;
 }
 
-static void plain(bool acc, const ndrt_matrix *a, const ndrt_matrix *b, float *c,
-                  int64_t c_r, int64_t c_c)
+static void plain(bool acc, const ndrt_matrix *a, const ndrt_matrix *b,
+                  float *c, int64_t c_r, int64_t c_c)
 {
     for (int64_t i = 0; i < a->rows; i++) {
         for (int64_t j = 0; j < b->cols; j++) {
@@ -96,8 +96,8 @@ static void plain(bool acc, const ndrt_matrix *a, const ndrt_matrix *b, float *c
 
 /* Too large for the loop above, too odd for a library: rows of B are walked in
  * the inner loop, so at least C and B are read in order. */
-static void plain_rows(bool acc, const ndrt_matrix *a, const ndrt_matrix *b, float *c,
-                       int64_t c_r, int64_t c_c)
+static void plain_rows(bool acc, const ndrt_matrix *a, const ndrt_matrix *b,
+                       float *c, int64_t c_r, int64_t c_c)
 {
     for (int64_t i = 0; i < a->rows; i++) {
         float *z = c + i * c_r;

@@ -26,8 +26,8 @@ static inline uint32_t nd_float_bits(float f)
     return u;
 }
 
-/* bf16 and f16 are stored as their bits and computed with as floats. Rounding is
- * to nearest even; NaN stays NaN. No branches: loops over these vectorise. */
+/* bf16 and f16 are stored as their bits and computed with as floats. Rounding
+ * is to nearest even; NaN stays NaN. No branches, so that loops vectorise. */
 typedef uint16_t nd_bf16;
 typedef uint16_t nd_f16;
 
@@ -43,8 +43,8 @@ static inline nd_bf16 nd_to_bf16(float x)
     return (nd_bf16)((x != x ? u | 0x400000u : r) >> 16);
 }
 
-/* The exponent's bias is 112 less than a float's. Numbers without a leading 1
- * are such floats too, and the product with a power of two is exact. */
+/* The exponent's bias is 112 less than a float's. Subnormal numbers become
+ * subnormal floats first, and the product with a power of two is exact. */
 static inline float nd_from_f16(nd_f16 h)
 {
     uint32_t mag = (uint32_t)(h & 0x7fff) << 13;

@@ -1,7 +1,9 @@
 /* test_gemm.c - ndrt_gemm against a loop in double: every combination of
- * storage orders, row strides, sizes with 0 and 1, accumulating or not.
+ * storage orders, row strides, sizes with 0 and 1, accumulating or not; and the
+ * same for operands of bf16 and f16.
  */
 #include "ndrt_internal.h"
+#include "ndrt_math.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -36,13 +38,42 @@ static operand make(int64_t rows, int64_t cols, int order, int64_t gap,
     return o;
 }
 
-static void one(int64_t m, int64_t n, int64_t k, const int order[3],
+typedef enum { F32, BF16, F16 } width;
+
+/* The elements as stored, which is what the floats become, too. */
+static uint16_t *narrow(operand *o, width w)
+{
+    uint16_t *h = malloc(o->n * sizeof *h);
+
+    for (size_t i = 0; i < o->n; i++) {
+        h[i] = w == BF16 ? nd_to_bf16(o->x[i]) : nd_to_f16(o->x[i]);
+        o->x[i] = w == BF16 ? nd_from_bf16(h[i]) : nd_from_f16(h[i]);
+    }
+    return h;
+}
+
+static void multiply(width w, bool acc, int64_t m, int64_t n, int64_t k,
+                     operand *a, operand *b, operand *c)
+{
+    if (w == F32) {
+        ndrt_gemm(rank, acc, m, n, k, a->x, a->r, a->c, b->x, b->r, b->c, c->x,
+                  c->r, c->c);
+        return;
+    }
+    uint16_t *x = narrow(a, w), *y = narrow(b, w);
+    (w == BF16 ? ndrt_gemm_bf16 : ndrt_gemm_f16)(
+        rank, acc, m, n, k, x, a->r, a->c, y, b->r, b->c, c->x, c->r, c->c);
+    free(x);
+    free(y);
+}
+
+static void one(width w, int64_t m, int64_t n, int64_t k, const int order[3],
                 int64_t gap, bool acc)
 {
     operand a = make(m, k, order[0], gap, 1), b = make(k, n, order[1], gap, 2);
     operand c = make(m, n, order[2], gap, 3), d = make(m, n, order[2], gap, 3);
 
-    ndrt_gemm(rank, acc, m, n, k, a.x, a.r, a.c, b.x, b.r, b.c, c.x, c.r, c.c);
+    multiply(w, acc, m, n, k, &a, &b, &c);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++) {
             float *z = &d.x[i * d.r + j * d.c];
@@ -56,9 +87,9 @@ static void one(int64_t m, int64_t n, int64_t k, const int order[3],
     /* also what lies between the rows must be as before */
     for (size_t i = 0; i < c.n; i++)
         if (fabsf(c.x[i] - d.x[i]) > 1e-5f * (1.0f + (float)k * 0.1f))
-            fail_msg("%lld x %lld x %lld, orders %d %d %d, acc %d: %g is not "
-                     "%g", (long long)m, (long long)n, (long long)k, order[0],
-                     order[1], order[2], acc, (double)c.x[i],
+            fail_msg("%lld x %lld x %lld, width %d, orders %d %d %d, acc %d: "
+                     "%g is not %g", (long long)m, (long long)n, (long long)k,
+                     w, order[0], order[1], order[2], acc, (double)c.x[i],
                      (double)d.x[i]);
     free(a.x);
     free(b.x);
@@ -66,7 +97,7 @@ static void one(int64_t m, int64_t n, int64_t k, const int order[3],
     free(d.x);
 }
 
-static void test_all(void **state)
+static void all(width w)
 {
     static const int64_t sizes[][3] = {
         {0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {1, 1, 1}, {1, 40, 50}, {40, 1, 50},
@@ -74,15 +105,28 @@ static void test_all(void **state)
         {61, 33, 47}, {100, 1, 61}, {64, 64, 64}, {1, 300, 129},
     };
 
-    (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int o = 0; o < 27; o++) {
             int order[3] = {o % 3, o / 3 % 3, o / 9};
             for (int g = 0; g < 4; g++)
-                one(sizes[s][0], sizes[s][1], sizes[s][2], order,
+                one(w, sizes[s][0], sizes[s][1], sizes[s][2], order,
                     g / 2 * 3, g % 2);
         }
     }
+}
+
+static void test_all(void **state)
+{
+    (void)state;
+    all(F32);
+}
+
+/* Products of two narrow numbers are exact in float: no wider tolerance. */
+static void test_narrow(void **state)
+{
+    (void)state;
+    all(BF16);
+    all(F16);
 }
 
 /* The same product twice gives the same bits: made once, found again. */
@@ -108,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),
+        cmocka_unit_test(test_narrow),
         cmocka_unit_test(test_repeats),
     };
     const ndrt_stage stage = {.slots = 1};

@@ -471,12 +471,50 @@ static void rounding(void **state)
     assert_true(r.outputs[2]->v[0] == 0x1.998p-4);
     assert_true(isinf(r.outputs[3]->v[0]));
     assert_true(r.outputs[4]->v[0] == -2);
+    w->o.f32 = false;                /* narrow values are rounded anyway */
+    r = eval(w, m);
+    assert_true(r.outputs[0]->v[0] == 0.1);
+    assert_true(r.outputs[1]->v[0] == 0x1.9ap-4);
+    assert_true(r.outputs[2]->v[0] == 0x1.998p-4);
+    assert_true(isinf(r.outputs[3]->v[0]));
     world_free(w);
+}
+
+/* Ties to even, the largest numbers, what has no leading 1, no number. */
+static void narrow_edges(void **state)
+{
+    static const struct {
+        double x, bf16, f16;
+    } t[] = {
+        {0x1.01p0, 0x1p0, 0x1.01p0},        {0x1.03p0, 0x1.04p0, 0x1.03p0},
+        {0x1.010002p0, 0x1.02p0, 0x1.01p0}, {0x1.002p0, 1, 1},
+        {0x1.006p0, 1, 0x1.008p0},          {-0x1.006p0, -1, -0x1.008p0},
+        {65519, 65536, 65504},              {65520, 65536, INFINITY},
+        {0x1.fefffep127, 0x1.fep127, INFINITY},
+        {0x1.ffp127, INFINITY, INFINITY},   {0x1p-24, 0x1p-24, 0x1p-24},
+        {0x1p-25, 0x1p-25, 0},              {0x1.8p-24, 0x1.8p-24, 0x1p-23},
+        {-INFINITY, -INFINITY, -INFINITY},  {NAN, NAN, NAN},
+        {0x1p-133, 0x1p-133, 0},            {0x1p-134, 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char text[400];
+        world *w = world_new();
+        snprintf(text, sizeof text, "module m\nstep {\n%%a = const %.17g : f32"
+                 "\n%%b = cast %%a : bf16\n%%h = cast %%a : f16\n"
+                 "output \"b\" %%b\noutput \"h\" %%h\n}\n", t[i].x);
+        nd_eval_result r = eval(w, parse(w, text));
+        double b = r.outputs[0]->v[0], h = r.outputs[1]->v[0];
+        assert_true(isnan(t[i].x) ? isnan(b) && isnan(h)
+                                  : b == t[i].bf16 && h == t[i].f16);
+        world_free(w);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(narrow_edges),
         cmocka_unit_test(by_hand),          cmocka_unit_test(repeats),
         cmocka_unit_test(sharded_products), cmocka_unit_test(sharded_lookup),
         cmocka_unit_test(refused),          cmocka_unit_test(stages),
