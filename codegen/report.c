@@ -182,6 +182,9 @@ static void report_plan(report *r)
     for (int i = 0; i < r->m->params.n; i++)
         n += nd_numel(&r->m->params.v[i]->value->type);
     nd_putf(r->b, "  parameters    %s\n", commas(r->a, n));
+    if (nd_is_narrow(r->m->train.precision))
+        nd_putf(r->b, "  precision     %s products; weights and sums f32\n",
+                nd_dtype_name(r->m->train.precision));
     if (r->m->plan.zero)
         nd_putf(r->b, "  zero          %d over %s\n", r->m->plan.zero,
                 mesh_text(r, r->m->plan.zero_mesh));

@@ -39,7 +39,8 @@ for mesh in 'dp = 1|' 'dp = 3|shard batch -> dp' \
     "$ndc" "$gpt" --set batch=6 --set seq=5 --set heads=3 --plan "$work/plan" \
         --emit=c > "$work/p.c" && compile "gpt $mesh"
 done
-for f in "$NDC_SOURCE"/tests/codegen/diff/*.nd; do
+for f in "$NDC_SOURCE"/tests/codegen/diff/*.nd \
+    "$NDC_SOURCE"/tests/codegen/narrow/*.nd; do
     printf 'plan {\n  mesh x = 2, y = 3\n  shard a -> (x, y), batch -> y\n}\n' \
         > "$work/plan"
     "$ndc" "$f" --plan "$work/plan" --emit=c > "$work/p.c" && compile "$f"
