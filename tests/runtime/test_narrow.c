@@ -130,7 +130,8 @@ static void test_wide_division(void **state)
                 assert_true(m == 0 && q == (b ? INT64_MIN : 0));
                 continue;
             }
-            assert_true(q * b + m == a);
+            assert_true((uint64_t)q * (uint64_t)b + (uint64_t)m ==
+                        (uint64_t)a);
             assert_true(b > 0 ? m >= 0 && m < b : m <= 0 && m > b);
         }
 }
