@@ -311,11 +311,17 @@ static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
     const nd_ref *cut = scatter ? y : x, *whole = scatter ? x : y;
     *(scatter ? &f->g->uses_scatter : &f->g->uses_gather) = true;
     const char *to = cg_pointer_to(f, y, true)->name;
+    const char *from = cg_pointer_to(f, x, false)->name;
+    if (nd_moves_pairs(c, op)) {     /* two narrow elements to a float */
+        inner.k /= 2;
+        from = nd_fmt(f->g->a, "(const float *)%s", from);
+        to = nd_fmt(f->g->a, "(float *)%s", to);
+    }
     cg_line(f, "%s(r, %s, %s, %s, %s, %s, %s, %s);",
             scatter ? "reduce_scatter" : "all_gather",
             cg_group_name(f->g, op->mesh),
-            cg_ext(f->g, cut->ext[axis_at(cut, op->axes[0])]),
-            cg_pointer_to(f, x, false)->name, to, cg_len(f, &outer),
+            cg_ext(f->g, cut->ext[axis_at(cut, op->axes[0])]), from, to,
+            cg_len(f, &outer),
             cg_count(f, whole->ext[axis_at(whole, op->axes[0])]),
             cg_len(f, &inner));
 }

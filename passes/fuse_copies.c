@@ -142,8 +142,19 @@ static void copies_for_repeat(nd_code *c, nd_op *op)
     }
 }
 
+bool nd_moves_pairs(nd_code *c, const nd_op *op)
+{
+    const nd_type *t = &op->in[0]->type;
+    nd_len inner = {.k = 1};
+    if (op->kind != OP_ALL_GATHER || !nd_is_narrow(t->dtype))
+        return false;
+    for (int i = nd_axis_at(t, op->axes[0]) + 1; i < t->rank; i++)
+        nd_len_mul(c, &inner, nd_ext_of(c, t, i));
+    return inner.k % 2 == 0;
+}
+
 /* The runtime moves floats; what else is moved (positions that were looked up
- * in a cut table) goes as floats, exact below 2^24. */
+ * in a cut table, narrow values) goes as floats, exact below 2^24. */
 static void move_as_float(nd_code *c, nd_op *op)
 {
     nd_value *x = op->in[0], *y = op->out[0];
@@ -182,7 +193,7 @@ static void copies_for(nd_op *op, void *user)
     case OP_ALL_REDUCE:
     case OP_REDUCE_SCATTER:
     case OP_ALL_GATHER:
-        if (op->in[0]->type.dtype != ND_F32)
+        if (op->in[0]->type.dtype != ND_F32 && !nd_moves_pairs(c, op))
             move_as_float(c, op);
         else if (!is_packed(c, op->in[0]))
             copy_operand(c, op, 0);

@@ -59,6 +59,18 @@ near one f32 1e-3 0.02
 for mesh in dp tp pp; do
     near $mesh one 2e-6 1e-4
 done
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+case " ${NDC_HAVE:-} " in
+*' sanitize '*) ;;                   # MPI's own leaks would be reported
+*' mpi '*)                           # processes send the same narrow values
+    timeout 60 mpirun --oversubscribe -n 2 "$work/tp" --data "$work/text" \
+        --steps 3 --log "$work/mpi.jsonl" > "$work/out" 2>&1 ||
+        bad "mpirun: $(cat "$work/out")"
+    sed -n 's/.*"step".*"loss":\([-0-9.e+]*\).*/\1/p' "$work/mpi.jsonl" \
+        > "$work/mpi.loss"
+    sed 3q "$work/tp.loss" | cmp - "$work/mpi.loss" || bad "under mpirun"
+    ;;
+esac
 cmp -s "$work/one.loss" "$work/f32.loss" && bad "bf16 changed nothing"
 
 # ---- what the plan says ------------------------------------------------------
@@ -74,6 +86,20 @@ narrow=$(saved "$work/bf16.nd" "$toy --plan $work/plan")
 [ "$((narrow * 10))" -lt "$((wide * 9))" ] ||
     bad "gpt keeps $narrow bytes in bf16, $wide in f32"
 grep -q 'precision  *bf16' "$work/out" || bad "the plan is silent on bf16"
+
+# what the products of a layer read is gathered as bf16
+cat > "$work/plan" <<'END'
+plan {
+  mesh tp = 2
+  shard heads -> tp, ffn -> tp, vocab -> tp, seq -> tp
+}
+END
+for p in f32 bf16; do
+    "$ndc" "$work/$p.nd" $toy --plan "$work/plan" --emit=plan |
+        sed -n 's/ *forward *all_gather.* x *\(.*\)/\1/p'
+done > "$work/out"
+[ "$(tr '\n' ' ' < "$work/out")" = '32.9 KiB 16.5 KiB ' ] ||
+    bad "gathered: $(cat "$work/out")"
 
 half=$NDC_SOURCE/tests/passes/precision/keeps_half.nd
 grep -v '^train' "$half" > "$work/whole.nd"
