@@ -92,8 +92,21 @@ static bool by_rows(const nest *x, const nd_node *n)
            reduces(n->op, k->inner_axis[k->ninner - 1]);
 }
 
-static void add_to_memory(nest *x, const nd_node *n, const char *value)
+/* Integers are compared by an expression that says each of them twice: what is
+ * more than a name gets one. */
+static const char *named(nest *x, const nd_op *op, cg_expr v)
 {
+    nd_dtype t = op->out[0]->type.dtype;
+    if (op->sub == RED_SUM || nd_is_float(t) || v.tight == CG_PRIMARY)
+        return v.s;
+    const char *name = cg_fresh(&x->f.names, "v");
+    cg_line(&x->f, "const %s %s = %s;", cg_ctype(t), name, v.s);
+    return name;
+}
+
+static void add_to_memory(nest *x, const nd_node *n, cg_expr v)
+{
+    const char *value = v.s;
     nd_op *op = n->op;
     nd_ref r = target_of(x, op);
     if (op->kind == OP_SCATTER_ADD) {
@@ -111,7 +124,7 @@ static void add_to_memory(nest *x, const nd_node *n, const char *value)
     const char *s = cg_element(&x->e, &r, true, NULL, NULL);
     if (op->kind == OP_REDUCE && op->sub != RED_SUM)
         cg_line(&x->f, "%s = %s;", s,
-                cg_combine(x->g->a, op->sub, r.dtype, s, value));
+                cg_combine(x->g->a, op->sub, r.dtype, s, named(x, op, v)));
     else
         cg_line(&x->f, "%s += %s;", s, value);
 }
@@ -167,7 +180,7 @@ static void fold_into(nest *x, const nd_node *n, const char *name, cg_expr v)
     else
         cg_line(&x->f, "%s = %s;", name,
                 cg_combine(x->g->a, op->sub, op->out[0]->type.dtype, name,
-                           v.s));
+                           named(x, op, v)));
 }
 
 static const char *scratch(nest *x, int i)
@@ -202,7 +215,7 @@ static void emit_node(nest *x, int i)
         return;
     }
     if (n->add) {
-        add_to_memory(x, n, v.s);
+        add_to_memory(x, n, v);
         return;
     }
     bool keep = n->keep && n->pass == x->e.pass;
@@ -328,7 +341,7 @@ static void end_folds(nest *x, int pass)
         if (n->row || n->pass != pass)
             continue;
         if (by_rows(x, n))
-            add_to_memory(x, n, x->partial[i]);
+            add_to_memory(x, n, (cg_expr){x->partial[i], CG_PRIMARY});
         else if (n->fold && n->stored)
             store(x, n, x->e.local[i].s);
         else if (!n->fold)

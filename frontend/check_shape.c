@@ -171,8 +171,8 @@ static ck_val flatten_axes(ck *c, ast_expr *e, ast_brk *brk)
 
 /* ---- building ------------------------------------------------------------ */
 
-/* All arguments in one dtype, as tensors. */
-static nd_value **parts(ck *c, ast_expr *e, int n, ck_val *x)
+/* All arguments in their common dtype `t`, as tensors to compute with. */
+static nd_value **parts(ck *c, ast_expr *e, int n, ck_val *x, nd_dtype *common)
 {
     nd_value **v = ND_NEWN(c->ctx->arena, nd_value *, n);
     nd_dtype t = ND_BOOL;
@@ -194,15 +194,17 @@ static nd_value **parts(ck *c, ast_expr *e, int n, ck_val *x)
             all.dtype = t;
     }
     ck_at(c, e->loc);
+    *common = t;
     for (int i = 0; i < n; i++)
-        if (!(v[i] = ck_strong(c, x[i], t)))
+        if (!(v[i] = ck_strong(c, ck_widen(c, x[i]), nd_is_narrow(t) ? ND_F32
+                                                                     : t)))
             return NULL;
     return v;
 }
 
-static ck_val collected(ck *c, nd_value *v, int n, const ck_val *x)
+static ck_val collected(ck *c, nd_value *v, nd_dtype t, int n, const ck_val *x)
 {
-    ck_val r = ck_tensor(v);
+    ck_val r = ck_narrow(c, ck_tensor(v), t);
     r.idx = true;
     for (int i = 0; i < n; i++) {
         r.idx &= x[i].idx;
@@ -229,7 +231,8 @@ static ck_val stack_values(ck *c, ast_expr *e, ast_brk *brk)
         return ck_bad();
     }
     ck_val *x = ND_NEWN(c->ctx->arena, ck_val, n);
-    nd_value **v = parts(c, e, n, x);
+    nd_dtype t;
+    nd_value **v = parts(c, e, n, x, &t);
     for (int i = 0; v && i < n; i++)
         if (!lacks_axis(c, e->args->v[i].e->loc, x[i], ax.a[0]) ||
             !room_for(c, e->loc, x[i], 1))
@@ -245,7 +248,7 @@ static ck_val stack_values(ck *c, ast_expr *e, ast_brk *brk)
         like.axis[like.rank++] = ax.a[0];
         r = nd_broadcast(&c->b, r, &like);
     }
-    return collected(c, r, n, x);
+    return collected(c, r, t, n, x);
 }
 
 /* The axes of the left side, where one may stand twice. */
@@ -304,7 +307,8 @@ static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
         bad_form(c, e, form);
         return ck_bad();
     }
-    nd_value **v = parts(c, e, n, x);
+    nd_dtype t;
+    nd_value **v = parts(c, e, n, x, &t);
     if (!v || !concat_fits(c, e, from, n, to.a[0], x))
         return ck_bad();
     int64_t start = to.a[0]->size - from[n - 1]->size;
@@ -317,7 +321,7 @@ static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
         r = nd_map(&c->b, EW_WHERE, here,
                    moved(c, v[i], from[i], to.a[0], start), r);
     }
-    ck_val all = collected(c, r, n, x);
+    ck_val all = collected(c, r, t, n, x);
     for (int i = 0; i < n && all.kind == VAL_TENSOR; i++)
         all.gone = ck_lose(c, all.gone, from[i], lost_at(c, e),
                            "concatenated");
@@ -442,12 +446,12 @@ static ck_val running_sum(ck *c, ast_expr *e, ast_brk *brk)
     ck_val x;
     if (!one_side(c, e, brk, form, &ax) || !tensor_arg(c, e, &ax, form, &x))
         return ck_bad();
-    ck_val r = x;
-    if (r.v->type.dtype == ND_BOOL)
+    ck_val r = ck_widen(c, x);
+    if (r.v && r.v->type.dtype == ND_BOOL)
         r.v = nd_cast(&c->b, r.v, ND_I32);
     for (int i = 0; i < ax.n; i++)
         r.v = nd_cumsum(&c->b, r.v, ax.a[i], false);
-    return r.v ? r : ck_bad();
+    return r.v ? ck_narrow(c, r, ck_dtype(x)) : ck_bad();
 }
 
 /* ---- selection ----------------------------------------------------------- */
@@ -465,7 +469,7 @@ static ck_val first_of_max(ck *c, ast_expr *e, ast_brk *brk)
         ck_error(c, e->loc, "more than %d positions", INT32_MAX);
         return ck_bad();
     }
-    nd_value *v = nd_stop_gradient(&c->b, x.v);
+    nd_value *v = nd_stop_gradient(&c->b, ck_widen(c, x).v);
     if (v && v->type.dtype == ND_BOOL)
         v = nd_cast(&c->b, v, ND_I32);
     nd_value *most = nd_reduce(&c->b, RED_MAX, v, ax.n, ax.a);
@@ -515,14 +519,18 @@ static ck_val top_of(ck *c, ast_expr *e, ast_brk *brk)
         ck_note(c, slot->loc, "`%s` is declared here", slot->name);
         return ck_bad();
     }
-    if (x.v->type.dtype == ND_BOOL)
-        x.v = nd_cast(b, x.v, ND_I32);
+    nd_dtype t = ck_dtype(x);
+    x = ck_widen(c, x);
+    if (x.v && t == ND_BOOL)
+        x.v = nd_cast(b, x.v, t = ND_I32);
+    if (!x.v)
+        return ck_bad();
     nd_value *mine = nd_map(b, EW_EQ, rank_along(c, x.v, a),
                             nd_positions(b, slot), NULL);
     nd_value *zero = nd_const(b, x.v->type.dtype, 0);
     ck_val *r = ND_NEWN(c->ctx->arena, ck_val, 2);
-    r[0] = ck_tensor(nd_reduce(b, RED_SUM,
-                               nd_map(b, EW_WHERE, mine, x.v, zero), 1, &a));
+    r[0] = ck_narrow(c, ck_tensor(nd_reduce(b, RED_SUM, nd_map(b, EW_WHERE,
+                         mine, x.v, zero), 1, &a)), t);
     r[1] = ck_tensor(nd_reduce(b, RED_SUM,
                                nd_map(b, EW_WHERE, mine, nd_positions(b, a),
                                       number(c, 0)), 1, &a));
