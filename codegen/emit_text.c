@@ -257,8 +257,7 @@ const char *cg_where(cg *g, nd_loc loc)
 {
     if (loc.file <= 0)
         return "";
-    int line, col;
-    nd_line_col(g->m->ctx, loc, &line, &col);
+    int line = nd_line_of(g->m->ctx, loc);
     const char *name = g->m->ctx->files.v[loc.file - 1].name;
     const char *slash = strrchr(name, '/');
     return nd_fmt(g->a, "%s:%d", slash ? slash + 1 : name, line);
@@ -269,7 +268,7 @@ const char *cg_source(cg *g, int indent, nd_loc loc)
     if (loc.file <= 0)
         return NULL;
     char *s = nd_fmt(g->a, "%s   %s", cg_where(g, loc),
-                     nd_source_line(g->m->ctx, loc));
+                     nd_source_line(g->m->ctx, loc, 80));
     for (char *p = s; *p; p++)       /* nothing that opens or ends a comment */
         if (*p == '*' && (p[1] == '/' || (p > s && p[-1] == '/')))
             *p = 'x';

@@ -16,24 +16,48 @@ nd_module *nd_module_new(nd_ctx *c, const char *name)
     m->name = nd_strdup(c->arena, name);
     m->mesh = (nd_mesh){.n = 1, .name = {"micro"}, .size = {1}, .pipe = -1};
     m->plan.microbatches = 1;
+    m->taken = m->asked = (nd_table){.arena = c->arena, .strings = true};
     m->step = nd_block_new(m, NULL);
     return m;
 }
 
-static bool axis_name_taken(const nd_module *m, const char *name)
+/* The axis that took a name; before it the one that asked for the same. The
+ * frontend may shorten the list of axes, so `at` is looked up in it. */
+typedef struct taken {
+    nd_axis *axis;
+    int at, suffix;
+    struct taken *before;
+} taken;
+
+static bool is_alive(const nd_module *m, const taken *t)
 {
-    for (int i = 0; i < m->axes.n; i++)
-        if (strcmp(m->axes.v[i]->name, name) == 0)
-            return true;
-    return false;
+    return t && t->at < m->axes.n && m->axes.v[t->at] == t->axis;
+}
+
+/* Suffixes below that of the last axis that asked for `name` are taken. */
+static taken *take_axis_name(nd_module *m, const char *name)
+{
+    taken *t = ND_NEW(m->ctx->arena, taken);
+    const char *s = name;
+    t->before = nd_table_get(&m->asked, name);
+    while (t->before && !is_alive(m, t->before))
+        t->before = t->before->before;
+    t->suffix = t->before ? t->before->suffix : 1;
+    if (t->suffix > 1)
+        s = t->before->axis->name;
+    while (is_alive(m, nd_table_get(&m->taken, s)))
+        s = nd_fmt(m->ctx->arena, "%s_%d", name, ++t->suffix);
+    t->axis = ND_NEW(m->ctx->arena, nd_axis);
+    t->axis->name = nd_strdup(m->ctx->arena, s);
+    t->at = m->axes.n;
+    nd_table_put(&m->asked, nd_strdup(m->ctx->arena, name), t);
+    nd_table_put(&m->taken, t->axis->name, t);
+    return t;
 }
 
 nd_axis *nd_axis_new(nd_module *m, const char *name, int64_t size, nd_loc loc)
 {
-    nd_axis *a = ND_NEW(m->ctx->arena, nd_axis);
-    a->name = nd_strdup(m->ctx->arena, name);
-    for (int k = 2; axis_name_taken(m, a->name); k++)
-        a->name = nd_fmt(m->ctx->arena, "%s_%d", name, k);
+    nd_axis *a = take_axis_name(m, name)->axis;
     a->size = size;
     a->loc = loc;
     ND_PUSH(m->ctx->arena, &m->axes, a);
@@ -114,7 +138,9 @@ static void make_results(nd_builder *b, nd_op *op)
 
 bool nd_retype(nd_module *m, nd_op *op)
 {
-    nd_type *t = ND_NEWN(m->ctx->arena, nd_type, op->nout + 1);
+    nd_type one = {0}, *t = &one;
+    if (op->nout > 1)
+        t = ND_NEWN(m->ctx->arena, nd_type, op->nout);
     const char *why = nd_infer(m, op, t);
     if (why) {
         nd_error(m->ctx, op->loc, "%s: %s", nd_op_name(op), why);
@@ -171,7 +197,7 @@ nd_op *nd_clone(nd_builder *b, const nd_op *op, nd_value *const *in)
     nd_arena *a = b->m->ctx->arena;
     nd_op *c = ND_NEW(a, nd_op);
     *c = *op;
-    c->mark = 0;
+    c->mark = c->free = 0;
     c->phase = b->phase;
     c->in = ND_NEWN(a, nd_value *, op->nin);
     if (op->nin)
@@ -216,6 +242,8 @@ nd_param *nd_param_new(nd_builder *b, const char *name, nd_type t)
     b->hint = name;
     nd_op *op = declared(b, OP_PARAM, 0, NULL, t);
     op->name = p->name = name;
+    op->param = p;
+    p->index = b->m->params.n;
     p->value = op->out[0];
     p->loc = b->loc;
     p->grad = t;
@@ -408,6 +436,7 @@ nd_op *nd_accumulate(nd_builder *b, nd_param *p, nd_value *g)
     if (!op)
         return NULL;
     op->name = p->name;
+    op->param = p;
     return finish(b, op);
 }
 

@@ -33,8 +33,12 @@ void nd_ctx_free(nd_ctx *c)
 
 int nd_add_file(nd_ctx *c, const char *name, const char *text, size_t len)
 {
-    nd_file f = {nd_strdup(c->arena, name), nd_strndup(c->arena, text, len),
-                 len};
+    nd_file f = {.name = nd_strdup(c->arena, name),
+                 .text = nd_strndup(c->arena, text, len), .len = len};
+    ND_PUSH(c->arena, &f.line, 0);
+    for (size_t i = 0; i < len; i++)
+        if (text[i] == '\n')
+            ND_PUSH(c->arena, &f.line, (uint32_t)(i + 1));
     ND_PUSH(c->arena, &c->files, f);
     return c->files.n;
 }
@@ -45,17 +49,26 @@ static const nd_file *file_of(nd_ctx *c, nd_loc at)
                                                 : NULL;
 }
 
+/* The line, counted from 0, that holds byte `pos`. */
+static int line_at(const nd_file *f, size_t pos)
+{
+    int lo = 0, hi = f->line.n;
+    while (hi - lo > 1) {
+        int mid = lo + (hi - lo) / 2;
+        if (f->line.v[mid] <= pos)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 /* [*b, *e) is the line that holds byte `pos`, without its newline. */
 static void line_bounds(const nd_file *f, size_t pos, size_t *b, size_t *e)
 {
-    if (pos > f->len)
-        pos = f->len;
-    *b = pos;
-    while (*b > 0 && f->text[*b - 1] != '\n')
-        --*b;
-    *e = pos;
-    while (*e < f->len && f->text[*e] != '\n')
-        ++*e;
+    int at = line_at(f, pos);
+    *b = f->line.v[at];
+    *e = at + 1 < f->line.n ? f->line.v[at + 1] - 1 : f->len;
     if (*e > *b && f->text[*e - 1] == '\r')
         --*e;
 }
@@ -72,18 +85,20 @@ void nd_line_col(nd_ctx *c, nd_loc at, int *line, int *col)
     if (!f)
         return;
     size_t pos = at.begin < f->len ? at.begin : f->len;
-    *line = *col = 1;
-    for (size_t i = 0; i < pos; i++) {
-        if (f->text[i] == '\n') {
-            ++*line;
-            *col = 1;
-        } else if (!continues(f->text[i])) {
-            ++*col;
-        }
-    }
+    int l = line_at(f, pos);
+    *line = l + 1;
+    *col = 1;
+    for (size_t i = f->line.v[l]; i < pos; i++)
+        *col += !continues(f->text[i]);
 }
 
-const char *nd_source_line(nd_ctx *c, nd_loc at)
+int nd_line_of(nd_ctx *c, nd_loc at)
+{
+    const nd_file *f = file_of(c, at);
+    return f ? line_at(f, at.begin) + 1 : 0;
+}
+
+const char *nd_source_line(nd_ctx *c, nd_loc at, size_t most)
 {
     const nd_file *f = file_of(c, at);
     size_t b, e;
@@ -92,6 +107,8 @@ const char *nd_source_line(nd_ctx *c, nd_loc at)
     line_bounds(f, at.begin, &b, &e);
     while (b < e && (f->text[b] == ' ' || f->text[b] == '\t'))
         b++;
+    if (e - b > most)
+        return nd_strndup(c->arena, f->text + b, most);
     while (e > b && (f->text[e - 1] == ' ' || f->text[e - 1] == '\t'))
         e--;
     return nd_strndup(c->arena, f->text + b, e - b);

@@ -69,6 +69,18 @@ void nd_putf(nd_buf *b, const char *fmt, ...)
 void nd_putn(nd_buf *b, const char *s, size_t n);
 uint64_t nd_hash(const char *s);     /* FNV-1a; names random streams too */
 
+/* ---- table.c: pointers or strings -> pointers ---------------------------- */
+
+typedef struct nd_table {
+    nd_arena *arena;
+    bool strings;                    /* keys compare by text */
+    int n, cap;
+    const void **key;
+    void **val;
+} nd_table;
+void *nd_table_get(const nd_table *t, const void *key);   /* or NULL */
+void nd_table_put(nd_table *t, const void *key, void *val);
+
 /* ---- diag.c: locations, messages ---------------------------------------- */
 
 /* Byte range in a file; file 0 means "nowhere". */
@@ -83,6 +95,7 @@ typedef struct nd_file {
     const char *name;
     const char *text;
     size_t len;
+    ND_VEC(uint32_t) line;           /* where each line begins */
 } nd_file;
 
 typedef struct nd_ctx {
@@ -114,8 +127,10 @@ void nd_note(nd_ctx *c, nd_loc at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* 1-based line and column (columns in characters, a tab is one). */
 void nd_line_col(nd_ctx *c, nd_loc at, int *line, int *col);
-/* The source line that holds `at`, trimmed, or "" (for comments in output). */
-const char *nd_source_line(nd_ctx *c, nd_loc at);
+int nd_line_of(nd_ctx *c, nd_loc at);           /* the line alone, or 0 */
+/* The source line that holds `at`, trimmed and at most `most` bytes of it, or
+ * "" (for comments in output). */
+const char *nd_source_line(nd_ctx *c, nd_loc at, size_t most);
 /* The candidate nearest to `name` by edit distance, or NULL if none is near. */
 const char *nd_nearest(const char *name, const char *const *cand, int n);
 
@@ -257,7 +272,9 @@ struct nd_op {
     nd_block *block;                 /* the block that holds it */
     nd_loc loc;                      /* where the user wrote it */
     const char *path;                /* instance path, "layers.attn.q" */
+    struct nd_param *param;          /* param, accumulate: the named one */
     int mark;                        /* scratch for the pass that runs */
+    int free;                        /* nd_is_free's answer; 0: not asked */
 };
 
 /* ---- parameters, training, plan: what the user asked for ----------------- */
@@ -276,6 +293,7 @@ typedef struct nd_layer {
 
 typedef struct nd_param {
     const char *name;                /* path: "layers.attn.q.w" */
+    int index;                       /* in the module's list */
     nd_value *value;                 /* result of its param op, in `step` */
     int nlayers;                     /* leading axes of repeats ... */
     nd_layer layer[ND_MAX_REPEAT];   /* ... the outermost first */
@@ -400,6 +418,7 @@ typedef struct nd_module {
     nd_program *program;
     uint32_t state;                  /* ND_HAS_... */
     int next_id;                     /* fresh names */
+    nd_table taken, asked;           /* names of axes: see nd_axis_new */
 } nd_module;
 
 /* ---- op.c: the table ----------------------------------------------------- */
@@ -516,11 +535,12 @@ void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next);
 
 nd_param *nd_param_of(nd_module *m, const nd_value *v);  /* v is the whole
                                       param or its slice in a body; or NULL */
-int nd_param_index(const nd_module *m, const char *name);  /* or -1 */
 /* Where a layer's index stands unless the program says otherwise: behind the
  * part of the name that is called like its axis, else behind the first. */
 int nd_layer_at(const nd_param *p, const nd_axis *a);
-/* Is v computed from inputs, indices and constants alone? */
+/* Is v computed from inputs, indices and constants alone? The answer is kept
+ * until marks are cleared: what v reads must not be exchanged meanwhile for
+ * something of the other kind. */
 bool nd_is_free(const nd_value *v);
 /* The same for every value at once, in the order of the program: its mark. */
 void nd_mark_free(nd_module *m);
@@ -538,7 +558,8 @@ bool nd_retype(nd_module *m, nd_op *op);
 void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to);
 /* Calls f on every op, bodies included, in order. */
 void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
-/* Zeroes the marks of all ops, results and body arguments. */
+/* Zeroes the marks of all ops, results and body arguments, and forgets what is
+ * free. */
 void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);

@@ -369,12 +369,11 @@ static void read_grad(nd_reader *r)
     nd_loc at = r->prev.loc;
     nd_rd_expect(r, ':', "`:`");
     nd_type t = nd_rd_type(r);
-    for (int i = 0; i < r->m->params.n; i++)
-        if (strcmp(r->m->params.v[i]->name, name) == 0) {
-            r->m->params.v[i]->grad = t;
-            return;
-        }
-    nd_rd_fail(r, at, "no parameter is called `%.40s`", name);
+    nd_param *p = nd_table_get(&r->params, name);
+    if (p)
+        p->grad = t;
+    else
+        nd_rd_fail(r, at, "no parameter is called `%.40s`", name);
 }
 
 static uint32_t implied(const nd_type *t)
@@ -386,11 +385,14 @@ static uint32_t implied(const nd_type *t)
  * that a module is sharded, gradients that autodiff ran. */
 static void imply_state(nd_op *op, void *user)
 {
-    nd_module *m = user;
+    nd_reader *r = user;
+    nd_module *m = r->m;
     for (int i = 0; i < op->nout; i++)
         m->state |= implied(&op->out[i]->type);
-    if (op->kind == OP_ACCUM)
+    if (op->kind == OP_ACCUM) {
         m->state |= ND_HAS_GRADS;
+        op->param = nd_table_get(&r->params, op->name);
+    }
     if (op->phase == PH_PRE)
         m->state |= ND_HAS_PHASES;
 }
@@ -400,7 +402,7 @@ nd_module *nd_parse_ir(nd_ctx *c, int file)
     const nd_file *f = &c->files.v[file - 1];
     nd_reader r = {.c = c};
     r.lex = (nd_lexer){c->arena, f->text, f->len, 0, file};
-    r.values = r.axes = (nd_table){.arena = c->arena, .strings = true};
+    r.values = r.axes = r.params = (nd_table){.arena = c->arena, .strings = true};
     nd_rd_next(&r);
     if (!nd_rd_take_word(&r, "module"))
         nd_rd_fail(&r, r.tok.loc, "expected `module`");
@@ -421,6 +423,6 @@ nd_module *nd_parse_ir(nd_ctx *c, int file)
                    r.tok.text);
     if (r.failed)
         return NULL;
-    nd_walk(r.m->step, imply_state, r.m);
+    nd_walk(r.m->step, imply_state, &r);
     return r.m;
 }

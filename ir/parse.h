@@ -33,7 +33,7 @@ typedef struct nd_reader {
     nd_token tok, prev;
     bool failed;
     int depth;                       /* of nested bodies */
-    nd_table values, axes;
+    nd_table values, axes, params;
 } nd_reader;
 
 void nd_rd_next(nd_reader *r);

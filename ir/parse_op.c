@@ -333,10 +333,12 @@ static void enrol_param(nd_reader *r, nd_op *op, const nd_param *from)
     p->value = op->out[0];
     p->grad = op->out[0]->type;
     p->loc = op->loc;
-    for (int i = 0; i < r->m->params.n; i++)
-        if (strcmp(r->m->params.v[i]->name, p->name) == 0)
-            nd_rd_fail(r, op->loc, "parameter `%.40s` is declared twice",
-                       p->name);
+    p->index = r->m->params.n;
+    op->param = p;
+    if (nd_table_get(&r->params, p->name))
+        nd_rd_fail(r, op->loc, "parameter `%.40s` is declared twice",
+                   p->name);
+    nd_table_put(&r->params, p->name, p);
     ND_PUSH(r->c->arena, &r->m->params, p);
 }
 

@@ -1,24 +1,12 @@
 /* priv.h - what some files of ir/ share and nobody outside needs.
  *
- * table.c: the one hash table. print.c: one op as text, for the verifier.
+ * print.c: one op as text, for the verifier.
  * eval*.c: the evaluator's ranks, frames and pieces; random.c: its numbers.
  */
 #ifndef ND_PRIV_H
 #define ND_PRIV_H
 
 #include "ir.h"
-
-/* ---- table.c: pointers or strings -> pointers ---------------------------- */
-
-typedef struct nd_table {
-    nd_arena *arena;
-    bool strings;                    /* keys compare by text */
-    int n, cap;
-    const void **key;
-    void **val;
-} nd_table;
-void *nd_table_get(const nd_table *t, const void *key);   /* or NULL */
-void nd_table_put(nd_table *t, const void *key, void *val);
 
 /* ---- print.c ------------------------------------------------------------- */
 

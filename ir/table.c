@@ -4,7 +4,7 @@
  * removed; a table lives and dies with its arena. Nothing iterates over one, so
  * no output depends on the order of keys.
  */
-#include "priv.h"
+#include "ir.h"
 
 #include <string.h>
 

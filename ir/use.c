@@ -31,25 +31,12 @@ static const nd_value *behind(const nd_value *v)
 nd_param *nd_param_of(nd_module *m, const nd_value *v)
 {
     const nd_value *outer;
+    (void)m;
     while ((outer = behind(v)) && v->index >= v->owner->parent->ncarry)
         v = outer;
     if (!v->def || v->def->kind != OP_PARAM)
         return NULL;
-    for (int i = 0; i < m->params.n; i++)
-        if (m->params.v[i]->value == v)
-            return m->params.v[i];
-    return NULL;
-}
-
-int nd_param_index(const nd_module *m, const char *name)
-{
-    for (int i = 0; i < m->params.n; i++)     /* usually the very same text */
-        if (m->params.v[i]->name == name)
-            return i;
-    for (int i = 0; i < m->params.n; i++)
-        if (strcmp(m->params.v[i]->name, name) == 0)
-            return i;
-    return -1;
+    return v->def->param;
 }
 
 int nd_layer_at(const nd_param *p, const nd_axis *a)
@@ -92,10 +79,12 @@ bool nd_is_free(const nd_value *v)
     freedom f = v->def ? freedom_of(v->def) : NEVER_FREE;
     if (f != FREE_IF_OPERANDS)
         return f == ALWAYS_FREE;
-    for (int i = 0; i < v->def->nin; i++)
-        if (!nd_is_free(v->def->in[i]))
-            return false;
-    return true;
+    if (v->def->free)
+        return v->def->free > 0;
+    v->def->free = 1;
+    for (int i = 0; i < v->def->nin && v->def->free > 0; i++)
+        v->def->free = nd_is_free(v->def->in[i]) ? 1 : -1;
+    return v->def->free > 0;
 }
 
 static void mark_free(nd_op *op, void *user)
@@ -155,7 +144,7 @@ void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to)
 static void clear_marks(nd_op *op, void *user)
 {
     (void)user;
-    op->mark = 0;
+    op->mark = op->free = 0;
     for (int i = 0; i < op->nout; i++)
         op->out[i]->mark = 0;
     for (int i = 0; op->body && i < op->body->args.n; i++)

@@ -4,10 +4,9 @@
 
 static void note_accumulate(nd_op *op, void *user)
 {
-    nd_module *m = user;
-    if (op->kind != OP_ACCUM)
-        return;
-    m->params.v[nd_param_index(m, op->name)]->value->mark = 1;
+    (void)user;
+    if (op->kind == OP_ACCUM)
+        op->param->value->mark = 1;
 }
 
 bool pass_autodiff(nd_module *m, const nd_options *o)
@@ -17,7 +16,7 @@ bool pass_autodiff(nd_module *m, const nd_options *o)
         return false;
     for (int i = 0; i < m->params.n; i++)
         m->params.v[i]->value->mark = 0;
-    nd_walk(m->step, note_accumulate, m);
+    nd_walk(m->step, note_accumulate, NULL);
     for (int i = 0; m->loss && i < m->params.n; i++) {
         nd_param *p = m->params.v[i];
         if (p->value->mark || p->frozen)

@@ -49,9 +49,14 @@ static bool reduces_over(const nd_op *op, const nd_axis *a)
 }
 
 /* A PRE twin of a free value; marks (index + 1) remember the twins. */
+typedef struct twin {
+    nd_value *v;
+    bool hoisted;                    /* takes the place of the value */
+} twin;
+
 typedef struct hoist {
     nd_builder b;
-    ND_VEC(nd_value *) twin;
+    ND_VEC(twin) twin;
 } hoist;
 
 static nd_value *twin_of(hoist *h, nd_value *v)
@@ -60,12 +65,12 @@ static nd_value *twin_of(hoist *h, nd_value *v)
     if (v->def->kind == OP_INPUT || v->def->phase == PH_PRE)
         return v;
     if (v->mark)
-        return h->twin.v[v->mark - 1];
+        return h->twin.v[v->mark - 1].v;
     nd_value **in = ND_NEWN(a, nd_value *, v->def->nin);
     for (int i = 0; i < v->def->nin; i++)
         in[i] = twin_of(h, v->def->in[i]);
     nd_value *t = nd_clone(&h->b, v->def, in)->out[v->index];
-    ND_PUSH(a, &h->twin, t);
+    ND_PUSH(a, &h->twin, ((twin){.v = t}));
     v->mark = h->twin.n;
     return t;
 }
@@ -85,12 +90,28 @@ static bool follows_hoisted(const nd_op *op, const nd_axis *sample)
     return hoisted && nd_is_free(op->out[0]);
 }
 
+static nd_value *hoisted(const hoist *h, nd_value *v)
+{
+    return v->mark && h->twin.v[v->mark - 1].hoisted
+               ? h->twin.v[v->mark - 1].v
+               : v;
+}
+
+static void read_hoisted(nd_op *op, void *user)
+{
+    for (int i = 0; i < op->nin; i++)
+        op->in[i] = hoisted(user, op->in[i]);
+    for (int i = 0; op->body && i < op->body->yields.n; i++)
+        op->body->yields.v[i] = hoisted(user, op->body->yields.v[i]);
+}
+
 static void hoist_globals(nd_module *m)
 {
     hoist h = {.b = {.m = m, .block = m->step, .phase = PH_PRE}};
     nd_clear_marks(m);
     for (int i = 0; i < m->step->ops.n; i++) {
         nd_op *op = m->step->ops.v[i];
+        read_hoisted(op, &h);
         if (op->kind == OP_INPUT)
             op->phase = PH_PRE;
         if (op->phase == PH_PRE || op->nout != 1)
@@ -104,10 +125,13 @@ static void hoist_globals(nd_module *m)
         h.b.at = i;
         h.b.loc = op->loc;
         h.b.path = op->path;
-        nd_value *t = twin_of(&h, op->out[0]);
+        twin_of(&h, op->out[0]);
+        h.twin.v[op->out[0]->mark - 1].hoisted = true;
         i = h.b.at;
-        nd_replace_uses(m, op->out[0], t);
     }
+    nd_walk(m->step, read_hoisted, &h);
+    if (m->loss)
+        m->loss = hoisted(&h, m->loss);
     nd_dce(m);
 }
 

@@ -24,68 +24,132 @@ static bool even_inside(nd_code *c, const nd_value *v)
     return true;
 }
 
-static int find_op(nd_op *const *v, int n, const nd_op *op)
+/* ---- putting ops in place ----------------------------------------------- */
+
+typedef ND_VEC(nd_op *) op_list;
+
+/* New ops wait beside the op that they go with, and new values for readers to
+ * take them, until `settle` rewrites every list and operand once. */
+typedef struct copier {
+    nd_code *c;
+    bool any;
+    nd_table before, after;          /* op (or block: its end) -> op_list */
+    nd_table instead;                /* value -> what its readers take */
+} copier;
+
+static copier copier_new(nd_code *c)
 {
-    for (int i = 0; i < n; i++)
-        if (v[i] == op)
-            return i;
-    return -1;
+    nd_table t = {.arena = c->a};
+    return (copier){.c = c, .before = t, .after = t, .instead = t};
 }
 
-/* Inserts `op` next to `beside` if the list holds that. */
-static void insert_beside(nd_code *c, nd_op ***v, int *n, int *cap, nd_op *op,
-                          const nd_op *beside, bool after)
+static void wait_beside(copier *k, const void *beside, nd_op *op, bool after)
 {
-    int at = find_op(*v, *n, beside);
-    if (at < 0)
-        return;
-    at += after;
-    nd_op **longer = ND_NEWN(c->a, nd_op *, *n + 1);
-    memcpy(longer, *v, sizeof *longer * (size_t)at);
-    longer[at] = op;
-    memcpy(longer + at + 1, *v + at, sizeof *longer * (size_t)(*n - at));
-    *v = longer;
-    *cap = *n += 1;
+    nd_table *t = after ? &k->after : &k->before;
+    op_list *l = nd_table_get(t, beside);
+    if (!l)
+        nd_table_put(t, beside, l = ND_NEW(k->c->a, op_list));
+    ND_PUSH(k->c->a, l, op);
+    k->any = true;
 }
 
-/* The same in every stage's lists. */
-static void list_beside(nd_code *c, nd_op *op, const nd_op *beside, bool after)
+static void put_list(copier *k, op_list *out, nd_op *const *v, int n)
 {
-    const nd_program *p = c->m->program;
-    for (int s = 0; s < p->nstages; s++) {
-        nd_stage *t = &p->stage[s];
-        insert_beside(c, &t->pre.v, &t->pre.n, &t->pre.cap, op, beside, after);
-        insert_beside(c, &t->fwd.v, &t->fwd.n, &t->fwd.cap, op, beside, after);
-        insert_beside(c, &t->bwd.v, &t->bwd.n, &t->bwd.cap, op, beside, after);
+    for (int i = 0; i < n; i++) {
+        op_list *x = nd_table_get(&k->before, v[i]);
+        if (x)
+            put_list(k, out, x->v, x->n);
+        ND_PUSH(k->c->a, out, v[i]);
+        x = nd_table_get(&k->after, v[i]);
+        for (int j = x ? x->n - 1 : -1; j >= 0; j--)
+            put_list(k, out, &x->v[j], 1);       /* the last one is nearest */
     }
 }
 
+static void settle_list(copier *k, nd_op ***v, int *n, int *cap)
+{
+    op_list out = {0};
+    put_list(k, &out, *v, *n);
+    *v = out.v;
+    *n = out.n;
+    *cap = out.cap;
+}
+
+/* What `reader` takes in the place of v; the op that makes it takes v. */
+static nd_value *instead_of(const copier *k, nd_value *v, const nd_op *reader)
+{
+    nd_value *w;
+    while ((w = nd_table_get(&k->instead, v)) && w->def != reader)
+        v = w;
+    return v;
+}
+
+static void read_instead(copier *k, nd_op *op)
+{
+    for (int i = 0; i < op->nin; i++)
+        op->in[i] = instead_of(k, op->in[i], op);
+    for (int i = 0; op->body && i < op->body->yields.n; i++)
+        op->body->yields.v[i] = instead_of(k, op->body->yields.v[i], NULL);
+}
+
+static void settle_block(copier *k, nd_block *b)
+{
+    settle_list(k, &b->ops.v, &b->ops.n, &b->ops.cap);
+    op_list *end = nd_table_get(&k->before, b);
+    for (int i = 0; end && i < end->n; i++)
+        ND_PUSH(k->c->a, &b->ops, end->v[i]);
+    for (int i = 0; i < b->ops.n; i++) {
+        read_instead(k, b->ops.v[i]);
+        if (b->ops.v[i]->body)
+            settle_block(k, b->ops.v[i]->body);
+    }
+}
+
+static void settle(copier *k)
+{
+    nd_module *m = k->c->m;
+    if (!k->any)
+        return;
+    settle_block(k, m->step);
+    for (int s = 0; s < m->program->nstages; s++) {
+        nd_stage *t = &m->program->stage[s];
+        settle_list(k, &t->pre.v, &t->pre.n, &t->pre.cap);
+        settle_list(k, &t->fwd.v, &t->fwd.n, &t->fwd.cap);
+        settle_list(k, &t->bwd.v, &t->bwd.n, &t->bwd.cap);
+    }
+    if (m->loss)
+        m->loss = instead_of(k, m->loss, NULL);
+}
+
+/* ---- making them -------------------------------------------------------- */
+
 /* op(v) beside an op of the block (NULL: at the block's end). */
-static nd_value *unary_at(nd_code *c, nd_opcode kind, nd_value *v, nd_type t,
+static nd_value *unary_at(copier *k, nd_opcode kind, nd_value *v, nd_type t,
                           nd_block *b, nd_op *beside, bool after)
 {
-    int at = beside ? find_op(b->ops.v, b->ops.n, beside) + after : b->ops.n;
     const nd_op *like = beside ? beside : b->parent;
-    nd_builder bld = {.m = c->m, .block = b, .at = at, .phase = like->phase,
-                      .loc = like->loc, .path = like->path, .hint = v->name};
+    nd_block aside = {0};
+    nd_builder bld = {.m = k->c->m, .block = &aside, .at = -1,
+                      .phase = like->phase, .loc = like->loc,
+                      .path = like->path, .hint = v->name};
     nd_op *op = nd_op_new(&bld, kind, 1, &v, 1, &t);
-    if (beside && !b->parent)
-        list_beside(c, op, beside, after);
+    op->block = b;
+    wait_beside(k, beside ? (void *)beside : (void *)b, op, after);
     op->out[0]->mark = v->mark;      /* until everything is numbered again */
     return op->out[0];
 }
 
-static nd_value *copy_at(nd_code *c, nd_value *v, nd_block *b, nd_op *beside,
+static nd_value *copy_at(copier *k, nd_value *v, nd_block *b, nd_op *beside,
                          bool after)
 {
-    nd_value *w = unary_at(c, OP_STOP_GRAD, v, v->type, b, beside, after);
+    nd_value *w = unary_at(k, OP_STOP_GRAD, v, v->type, b, beside, after);
     w->def->sub = 1;
     return w;
 }
 
-static void copy_operand(nd_code *c, nd_op *op, int i)
+static void copy_operand(copier *k, nd_op *op, int i)
 {
-    op->in[i] = copy_at(c, op->in[i], op->block, op, false);
+    op->in[i] = copy_at(k, op->in[i], op->block, op, false);
 }
 
 /* Does each axis that is flattened step over exactly the next one? */
@@ -121,12 +185,13 @@ static nd_type nested_type(const nd_op *op)
     return t;
 }
 
-static void copies_for_repeat(nd_code *c, nd_op *op)
+static void copies_for_repeat(copier *k, nd_op *op)
 {
+    nd_code *c = k->c;
     for (int i = 0; i < op->nin; i++)
         if (i < op->ncarry ? !is_packed(c, op->in[i])
                            : nd_class_of(c, op->in[i]) == V_INLINE)
-            copy_operand(c, op, i);
+            copy_operand(k, op, i);
     nd_block *b = op->body;
     for (int i = 0; i < b->yields.n; i++) {
         nd_value *y = b->yields.v[i], *made = nd_behind(c, y);
@@ -138,7 +203,7 @@ static void copies_for_repeat(nd_code *c, nd_op *op)
                     nd_kept_carry(op, y->index) == op->out[i];
         bool here = nd_is_direct(c, made) && nd_block_of(made) == b;
         if (!kept && !(first && here))
-            b->yields.v[i] = copy_at(c, y, b, NULL, false);
+            b->yields.v[i] = copy_at(k, y, b, NULL, false);
     }
 }
 
@@ -155,38 +220,38 @@ bool nd_moves_pairs(nd_code *c, const nd_op *op)
 
 /* The runtime moves floats; what else is moved (positions that were looked up
  * in a cut table, narrow values) goes as floats, exact below 2^24. */
-static void move_as_float(nd_code *c, nd_op *op)
+static void move_as_float(copier *k, nd_op *op)
 {
     nd_value *x = op->in[0], *y = op->out[0];
     nd_type as = x->type, back = y->type;
     as.dtype = ND_F32;
-    op->in[0] = unary_at(c, OP_CAST, x, as, op->block, op, false);
-    nd_value *w = unary_at(c, OP_CAST, y, back, op->block, op, true);
-    nd_replace_uses(c->m, y, w);
-    w->def->in[0] = y;
+    op->in[0] = unary_at(k, OP_CAST, x, as, op->block, op, false);
+    nd_value *w = unary_at(k, OP_CAST, y, back, op->block, op, true);
+    nd_table_put(&k->instead, y, w);
     y->type.dtype = ND_F32;
 }
 
-static void copies_for(nd_op *op, void *user)
+static void copies_for(copier *k, nd_op *op)
 {
-    nd_code *c = user;
+    nd_code *c = k->c;
+    read_instead(k, op);
     if (nd_is_same(c, op))
         return;
     switch (op->kind) {
     case OP_CONTRACT:
         for (int i = 0; i < 2; i++)
             if (nd_class_of(c, op->in[i]) == V_INLINE)
-                copy_operand(c, op, i);
+                copy_operand(k, op, i);
         break;
     case OP_GATHER:
     case OP_CUMSUM:
     case OP_SPLIT:
         if (nd_class_of(c, op->in[0]) == V_INLINE)
-            copy_operand(c, op, 0);
+            copy_operand(k, op, 0);
         break;
     case OP_FLATTEN:
         if (!is_nested(c, op)) {
-            copy_operand(c, op, 0);
+            copy_operand(k, op, 0);
             op->in[0]->type = nested_type(op);
         }
         break;
@@ -194,18 +259,18 @@ static void copies_for(nd_op *op, void *user)
     case OP_REDUCE_SCATTER:
     case OP_ALL_GATHER:
         if (op->in[0]->type.dtype != ND_F32 && !nd_moves_pairs(c, op))
-            move_as_float(c, op);
+            move_as_float(k, op);
         else if (!is_packed(c, op->in[0]))
-            copy_operand(c, op, 0);
+            copy_operand(k, op, 0);
         break;
     case OP_OUTPUT:
         if (!is_packed(c, op->in[0]) || !even_inside(c, op->in[0])) {
-            copy_operand(c, op, 0);
+            copy_operand(k, op, 0);
             op->in[0]->def->sub = 2;
         }
         break;
     case OP_REPEAT:
-        copies_for_repeat(c, op);
+        copies_for_repeat(k, op);
         break;
     default:
         break;
@@ -213,23 +278,22 @@ static void copies_for(nd_op *op, void *user)
 }
 
 /* The copy goes beside the op that makes v, or first in the step. */
-static nd_value *copy_crossing(nd_code *c, nd_value *v, bool everywhere)
+static nd_value *copy_crossing(copier *k, nd_value *v, bool everywhere)
 {
-    nd_value *w = copy_at(c, v, c->m->step, v->def, true);
-    if (everywhere) {
-        nd_replace_uses(c->m, v, w);
-        w->def->in[0] = v;
-    }
-    const nd_program *p = c->m->program;
+    nd_module *m = k->c->m;
+    nd_value *w = copy_at(k, v, m->step, v->def, true);
+    if (everywhere)
+        nd_table_put(&k->instead, v, w);
+    const nd_program *p = m->program;
     for (int s = 0; s < p->nstages; s++) {
         nd_stage *st = &p->stage[s];
-        for (int k = 0; k < st->send_fwd.n; k++) {
-            nd_cross *x = &st->send_fwd.v[k];
+        for (int i = 0; i < st->send_fwd.n; i++) {
+            nd_cross *x = &st->send_fwd.v[i];
             x->from = x->from == v ? w : x->from;
             x->to = everywhere && x->to == v ? w : x->to;
         }
-        for (int k = 0; k < st->send_bwd.n; k++) {
-            nd_cross *x = &st->send_bwd.v[k];
+        for (int i = 0; i < st->send_bwd.n; i++) {
+            nd_cross *x = &st->send_bwd.v[i];
             x->from = x->from == v ? w : x->from;
             x->to = everywhere && x->to == v ? w : x->to;
         }
@@ -237,36 +301,35 @@ static nd_value *copy_crossing(nd_code *c, nd_value *v, bool everywhere)
     return w;
 }
 
-static void copies_for_cross(nd_code *c, nd_cross *x)
+static void copies_for_cross(copier *k, nd_cross *x)
 {
-    if (!nd_is_direct(c, nd_behind(c, x->to)))
-        copy_crossing(c, x->to, true);
-    if (!nd_is_direct(c, nd_behind(c, x->from)))
-        copy_crossing(c, x->from, false);
+    if (!nd_is_direct(k->c, nd_behind(k->c, x->to)))
+        copy_crossing(k, x->to, true);
+    if (!nd_is_direct(k->c, nd_behind(k->c, x->from)))
+        copy_crossing(k, x->from, false);
 }
 
 void nd_insert_copies(nd_code *c)
 {
     const nd_program *p = c->m->program;
+    copier cross = copier_new(c), inside = copier_new(c);
     for (int s = 0; s < p->nstages; s++) {
         nd_stage *st = &p->stage[s];
-        for (int k = 0; k < st->send_fwd.n; k++)
-            copies_for_cross(c, &st->send_fwd.v[k]);
-        for (int k = 0; k < st->send_bwd.n; k++)
-            copies_for_cross(c, &st->send_bwd.v[k]);
+        for (int i = 0; i < st->send_fwd.n; i++)
+            copies_for_cross(&cross, &st->send_fwd.v[i]);
+        for (int i = 0; i < st->send_bwd.n; i++)
+            copies_for_cross(&cross, &st->send_bwd.v[i]);
     }
+    settle(&cross);
     nd_number(c);
-    /* Copies are inserted in the list being walked: walk a snapshot. */
-    ND_VEC(nd_op *) ops = {0};
     ND_VEC(nd_block *) todo = {0};
     ND_PUSH(c->a, &todo, c->m->step);
     for (int i = 0; i < todo.n; i++)
-        for (int k = 0; k < todo.v[i]->ops.n; k++) {
-            nd_op *op = todo.v[i]->ops.v[k];
-            ND_PUSH(c->a, &ops, op);
+        for (int j = 0; j < todo.v[i]->ops.n; j++) {
+            nd_op *op = todo.v[i]->ops.v[j];
+            copies_for(&inside, op);
             if (op->body)
                 ND_PUSH(c->a, &todo, op->body);
         }
-    for (int i = 0; i < ops.n; i++)
-        copies_for(ops.v[i], c);
+    settle(&inside);
 }

@@ -372,7 +372,7 @@ nd_value *nd_accum_source(const nd_code *c, const nd_op *accum)
 
 nd_ref nd_grad_ref(nd_code *c, const nd_op *accum)
 {
-    nd_param *p = c->m->params.v[nd_param_index(c->m, accum->name)];
+    nd_param *p = accum->param;
     nd_ref r = param_ref(c, p, AT_GRAD);
     for (int i = 0; i < p->nlayers; i++) {
         nd_op *repeat = nd_enclosing(accum->block, p->layer[i].axis);

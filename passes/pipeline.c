@@ -321,7 +321,7 @@ static void need_value(pipe *pp, int s, const nd_value *v)
     if (!d || d->block != pp->m->step)
         return;
     if (d->kind == OP_PARAM)
-        pp->has_param[s][nd_param_index(pp->m, d->name)] = true;
+        pp->has_param[s][d->param->index] = true;
     else if (on_demand(d))
         need_op(pp, s, d);
 }
@@ -333,7 +333,7 @@ static void need_reads(pipe *pp, int s, nd_op *op)
     for (int i = later ? op->ncarry : 0; i < op->nin; i++)
         need_value(pp, s, op->in[i]);
     if (op->kind == OP_ACCUM)
-        pp->has_param[s][nd_param_index(pp->m, op->name)] = true;
+        pp->has_param[s][op->param->index] = true;
     if (!op->body)
         return;
     for (int i = 0; i < op->body->ops.n; i++)

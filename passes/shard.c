@@ -262,8 +262,7 @@ static void input(nd_sh *s, nd_op *op)
  * the update. */
 static void accumulate(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
-    int which = nd_param_index(s->m, op->name);
-    nd_param *p = s->m->params.v[which];
+    nd_param *p = op->param;
     nd_type t = op->in[0]->type;
     t.sum &= ~nd_cut_mask(&p->value->type);
     t.max = 0;
@@ -271,8 +270,8 @@ static void accumulate(nd_sh *s, nd_sh_level *lv, nd_op *op)
         t.cut[i] = p->value->type.cut[nd_axis_at(&p->value->type, t.axis[i])];
     op->in[0] = nd_sh_convert(s, lv, op->in[0], &t);
     uint32_t sum = op->in[0]->type.sum;
-    p->grad.sum = s->graded[which] ? p->grad.sum & sum : sum;
-    s->graded[which] = true;
+    p->grad.sum = s->graded[p->index] ? p->grad.sum & sum : sum;
+    s->graded[p->index] = true;
     ND_PUSH(s->m->ctx->arena, &s->accumulates, op);
 }
 
@@ -350,7 +349,7 @@ static void unify_gradients(nd_sh *s)
 {
     for (int i = 0; i < s->accumulates.n && !s->failed; i++) {
         nd_op *op = s->accumulates.v[i];
-        const nd_param *p = s->m->params.v[nd_param_index(s->m, op->name)];
+        const nd_param *p = op->param;
         nd_type t = op->in[0]->type;
         if (t.sum == p->grad.sum)
             continue;
