@@ -33,6 +33,7 @@ typedef struct cg_words {            /* a hash set */
 typedef struct cg_names {            /* names taken in one scope */
     nd_arena *arena;
     struct cg_names *outer;          /* NULL, or the file around a function */
+    const struct cg_names *always;   /* taken in every function, or NULL */
     cg_words taken;
     cg_words inside;                 /* taken by functions of this file */
 } cg_names;
@@ -46,12 +47,24 @@ const char *cg_fresh(cg_names *n, const char *want);
 
 /* ---- the file under construction ---------------------------------------- */
 
+/* What a pointer of a function points at: an nd_ref without its axes, which is
+ * small enough to keep for every kernel and call. */
+typedef struct cg_target {
+    nd_root root;
+    const nd_value *value;
+    nd_param *param;
+    nd_dtype dtype;
+    int nterms;
+    const nd_term *term;
+} cg_target;
+
 typedef struct cg_pointer {          /* a buffer that a function touches */
-    nd_ref ref;
+    cg_target to;
     const char *name;
     bool written;
     const char *row;                 /* "x_row", or NULL */
     const char *row_at;              /* where the row begins */
+    int next;                        /* pointer + 1 at the same value, or 0 */
 } cg_pointer;
 
 typedef struct cg_kernel {           /* an emitted loop kernel */
@@ -60,10 +73,10 @@ typedef struct cg_kernel {           /* an emitted loop kernel */
     ND_VEC(cg_pointer) ptrs;         /* in the order of the parameters */
     bool needs_rank;
     ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
+    struct cg_kernel *other;         /* with the same first op */
 } cg_kernel;
 
 typedef struct cg_body {             /* an emitted repeat body */
-    const nd_kernels *list;
     const char *name;
     ND_VEC(cg_pointer) ptrs;         /* carried values, its own first */
     ND_VEC(nd_op *) iters;
@@ -78,28 +91,35 @@ typedef struct cg {
     cg_names buffers;                /* of B_..., the values' own names */
     const char **value_name;         /* by mark */
     const char **axis_var;           /* by index in m->axes */
+    nd_table axis_at;                /* axis -> its axis_var */
     const char **param_name;         /* by index in m->params */
     const char **ext_name;           /* "X_batch_dp_micro" */
     bool *ext_used;
     ND_VEC(uint32_t) groups;
     ND_VEC(const char *) group_name; /* "G_dp_tp" */
     cg_names groups_taken;
-    ND_VEC(cg_kernel *) kernels;
-    ND_VEC(cg_body *) bodies;
+    cg_names ext_vars;               /* n_batch, o_batch: see cg_declare */
+    nd_table kernels;                /* first op -> cg_kernel */
+    nd_table bodies;                 /* nd_kernels -> cg_body */
     bool *buffer_used;               /* by mark */
     bool uses_scatter, uses_gather;  /* helpers that are called */
     bool uses_weight, uses_gradient;
 } cg;
+
+typedef struct cg_used {             /* an extent that a function reads */
+    int ext;
+    bool len, off;
+} cg_used;
 
 typedef struct cg_fn {
     cg *g;
     nd_buf b;                        /* the body so far */
     int indent;
     cg_names names;
-    bool *len_used, *off_used;       /* by extent */
+    ND_VEC(cg_used) exts;            /* ascending */
     bool uses_rank, uses_random, uses_training;
     ND_VEC(cg_pointer) ptrs;
-    ND_VEC(const void *) ptr_keys;   /* their values or parameters */
+    nd_table ptr_at;                 /* value or parameter -> pointer + 1 */
     ND_VEC(nd_op *) iters;
     nd_op *in_repeat;                /* the repeat whose body this is */
 } cg_fn;
@@ -136,6 +156,7 @@ const char *cg_source(cg *g, int indent, nd_loc loc);   /* or NULL */
 void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc);
 /* The pointer of this function to the buffer; made on first use. */
 cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write);
+cg_pointer *cg_pointer_at(cg_fn *f, const cg_target *to, bool write);
 const char *cg_value_name(cg *g, const nd_value *v);
 /* A local variable for v: its own name, or t, t_2 ... */
 const char *cg_local_name(cg_fn *f, const nd_value *v);

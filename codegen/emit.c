@@ -40,6 +40,7 @@ static cg *start(nd_module *m)
     g->a = m->ctx->arena;
     g->c = nd_code_new(m);
     g->global.arena = g->buffers.arena = g->groups_taken.arena = g->a;
+    g->kernels.arena = g->bodies.arena = g->a;
     g->value_name = ND_NEWN(g->a, const char *, g->c->nvalues + 1);
     g->buffer_used = ND_NEWN(g->a, bool, g->c->nvalues + 1);
     g->param_name = ND_NEWN(g->a, const char *, m->params.n + 1);

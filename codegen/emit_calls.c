@@ -18,7 +18,7 @@
 /* ---- pointers ----------------------------------------------------------- */
 
 /* How far into its root a view begins, or NULL. */
-static const char *offset_of(cg_fn *f, const nd_ref *r)
+static const char *offset_of(cg_fn *f, const cg_target *r)
 {
     nd_arena *a = f->g->a;
     const char *s = NULL;
@@ -33,30 +33,27 @@ static const char *offset_of(cg_fn *f, const nd_ref *r)
     return s;
 }
 
-static bool is_carry(const nd_ref *r)
+static bool is_carry(const cg_target *r)
 {
     return r->root == AT_CARRY_IN || r->root == AT_CARRY_OUT;
 }
 
-static const char *root_of(cg_fn *f, const nd_ref *r)
+static const char *root_of(cg_fn *f, const cg_target *r)
 {
     cg *g = f->g;
     if (is_carry(r)) {               /* a piece of a parameter of this body */
-        nd_ref whole = *r;
+        cg_target whole = *r;
         whole.nterms = 0;
-        return cg_pointer_to(f, &whole, false)->name;
+        return cg_pointer_at(f, &whole, false)->name;
     }
     const char *cast = r->dtype == ND_F32 || r->param ? ""
                        : nd_fmt(g->a, "(%s *)", cg_ctype(r->dtype));
     f->uses_rank = true;
     if (r->param) {
-        int i = 0;
-        while (g->m->params.v[i] != r->param)
-            i++;
         bool w = r->root == AT_WEIGHT;
         *(w ? &g->uses_weight : &g->uses_gradient) = true;
         return nd_fmt(g->a, "%s(r, %s)", w ? "weight" : "gradient",
-                      g->param_name[i]);
+                      g->param_name[r->param->index]);
     }
     g->buffer_used[r->value->mark] = true;
     return nd_fmt(g->a, "%sat(r, B_%s)", cast, cg_value_name(g, r->value));
@@ -68,11 +65,11 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
     f->b = *out;
     for (int i = 0; i < f->ptrs.n; i++) {
         const cg_pointer p = f->ptrs.v[i];
-        if (is_carry(&p.ref) && p.ref.nterms == 0)
+        if (is_carry(&p.to) && p.to.nterms == 0)
             continue;
-        const char *at = offset_of(f, &p.ref);
+        const char *at = offset_of(f, &p.to);
         cg_line(f, "%s%s *%s = %s%s%s;", p.written ? "" : "const ",
-                cg_ctype(p.ref.dtype), p.name, root_of(f, &p.ref),
+                cg_ctype(p.to.dtype), p.name, root_of(f, &p.to),
                 at ? " + " : "", at ? at : "");
     }
     *out = f->b;
@@ -96,7 +93,7 @@ static void call_kernel(cg_fn *f, nd_kernel *k)
         nd_putf(&b, "%s%s", sep, cg_iter(f, fn->iters.v[i]));
     for (int i = 0; i < fn->ptrs.n; i++, sep = ", ")
         nd_putf(&b, "%s%s", sep,
-                cg_pointer_to(f, &fn->ptrs.v[i].ref, fn->ptrs.v[i].written)
+                cg_pointer_at(f, &fn->ptrs.v[i].to, fn->ptrs.v[i].written)
                     ->name);
     nd_put(&b, ");");
     cg_line(f, "%s", b.s);
@@ -116,8 +113,8 @@ static cg_pointer *carry_pointer(const cg_body *b, const nd_op *op, int i,
                                  nd_root root)
 {
     for (int j = 0; j < b->ptrs.n; j++)
-        if (b->ptrs.v[j].ref.root == root &&
-            b->ptrs.v[j].ref.value == op->body->args.v[i])
+        if (b->ptrs.v[j].to.root == root &&
+            b->ptrs.v[j].to.value == op->body->args.v[i])
             return &b->ptrs.v[j];
     return NULL;
 }
@@ -203,10 +200,10 @@ static void call_body(cg_fn *f, const cg_body *b, nd_op *op, const carry *c)
     for (int i = 0; i < b->iters.n; i++)
         nd_putf(&s, ", %s", cg_iter(f, b->iters.v[i]));
     for (int i = 0; i < b->ptrs.n; i++) {
-        const nd_ref *r = &b->ptrs.v[i].ref;
+        const cg_target *r = &b->ptrs.v[i].to;
         const char *name;
         if (r->value->owner != op->body)
-            name = cg_pointer_to(f, r, r->root == AT_CARRY_OUT)->name;
+            name = cg_pointer_at(f, r, r->root == AT_CARRY_OUT)->name;
         else if (r->root == AT_CARRY_IN)
             name = c[r->value->index].x;
         else
@@ -332,7 +329,7 @@ static void put_body_signature(cg_fn *f, cg_body *b, nd_buf *out)
         nd_putf(&s, ", int64_t %s", cg_iter(f, b->iters.v[i]));
     for (int i = 0; i < b->ptrs.n; i++)
         nd_putf(&s, ", %s%s *%s", b->ptrs.v[i].written ? "" : "const ",
-                cg_ctype(b->ptrs.v[i].ref.dtype), b->ptrs.v[i].name);
+                cg_ctype(b->ptrs.v[i].to.dtype), b->ptrs.v[i].name);
     nd_put(&s, ")");
     cg_fold(out, 0, s.s);
 }
@@ -342,8 +339,8 @@ static void order_carries(cg_fn *f, cg_body *b)
 {
     for (int w = 0; w < 2; w++)
         for (int i = 0; i < f->ptrs.n; i++)
-            if (is_carry(&f->ptrs.v[i].ref) && !f->ptrs.v[i].ref.nterms &&
-                (f->ptrs.v[i].ref.root == AT_CARRY_OUT) == w)
+            if (is_carry(&f->ptrs.v[i].to) && !f->ptrs.v[i].to.nterms &&
+                (f->ptrs.v[i].to.root == AT_CARRY_OUT) == w)
                 ND_PUSH(f->g->a, &b->ptrs, f->ptrs.v[i]);
 }
 
@@ -369,14 +366,13 @@ static void order_iters(cg_fn *f, cg_body *b)
 cg_body *cg_emit_body(cg *g, nd_op *repeat)
 {
     const nd_kernels *list = nd_body_of(g->c, repeat);
-    for (int i = 0; i < g->bodies.n; i++)
-        if (g->bodies.v[i]->list == list)
-            return g->bodies.v[i];
-    cg_body *b = ND_NEW(g->a, cg_body);
+    cg_body *b = nd_table_get(&g->bodies, list);
+    if (b)
+        return b;
+    b = ND_NEW(g->a, cg_body);
     cg_fn f;
     start_caller(&f, g);
     f.in_repeat = repeat;
-    b->list = list;
     cg_list(&f, list, -1);
     nd_buf head = {.arena = g->a};
     declare_pointers(&f, &head);
@@ -386,7 +382,7 @@ cg_body *cg_emit_body(cg *g, nd_op *repeat)
     b->name = cg_fresh(&g->global,
                        nd_fmt(g->a, "%s_%s", repeat->axes[0]->name,
                               way[repeat->phase]));
-    ND_PUSH(g->a, &g->bodies, b);
+    nd_table_put(&g->bodies, list, b);
     cg_source_comment(g, g->out, 0, repeat->loc);
     put_body_signature(&f, b, g->out);
     nd_put(g->out, "{\n");

@@ -439,7 +439,7 @@ static void declare_rows(nest *x)
         const cg_pointer *p = &x->f.ptrs.v[i];
         if (p->row)
             cg_line(&x->f, "%s%s *%s = %s + %s;", p->written ? "" : "const ",
-                    cg_ctype(p->ref.dtype), p->row, p->name, p->row_at);
+                    cg_ctype(p->to.dtype), p->row, p->name, p->row_at);
     }
 }
 
@@ -484,8 +484,8 @@ static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
     }
     for (int i = 0; i < k->ptrs.n; i++) {
         const cg_pointer *p = &k->ptrs.v[i];
-        const nd_type *t = p->ref.param ? &p->ref.param->value->type
-                                        : &p->ref.value->type;
+        const nd_type *t = p->to.param ? &p->to.param->value->type
+                                       : &p->to.value->type;
         nd_putf(b, "\n * %s %-*s %s", p->written ? "->" : "  ", wide, p->name,
                 cg_type(g, t));
     }
@@ -507,7 +507,7 @@ static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)
     for (int i = 0; i < k->ptrs.n; i++, sep = ", ")
         nd_putf(&s, "%s%s%s *restrict %s", sep,
                 k->ptrs.v[i].written ? "" : "const ",
-                cg_ctype(k->ptrs.v[i].ref.dtype), k->ptrs.v[i].name);
+                cg_ctype(k->ptrs.v[i].to.dtype), k->ptrs.v[i].name);
     nd_put(&s, ")");
     cg_fold(b, 0, s.s);
 }
@@ -526,9 +526,11 @@ static bool same_kernel(const nd_kernel *a, const nd_kernel *b)
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
 {
     /* Stages share kernels; within one, each is called in one place. */
-    for (int i = 0; i < g->kernels.n && g->m->program->nstages > 1; i++)
-        if (same_kernel(g->kernels.v[i]->k, k))
-            return g->kernels.v[i];
+    const nd_op *key = k->nodes.v[0].op;
+    cg_kernel *first = nd_table_get(&g->kernels, key);
+    for (cg_kernel *x = first; x; x = x->other)
+        if (g->m->program->nstages > 1 && same_kernel(x->k, k))
+            return x;
     static const char *const phase[] = {"fwd", "bwd", "pre"};
     cg_kernel *out = ND_NEW(g->a, cg_kernel);
     nest x = {0};
@@ -542,7 +544,8 @@ cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
     out->needs_rank = x.f.uses_rank;
     for (int i = 0; i < x.f.iters.n; i++)
         ND_PUSH(g->a, &out->iters, x.f.iters.v[i]);
-    ND_PUSH(g->a, &g->kernels, out);
+    out->other = first;
+    nd_table_put(&g->kernels, key, out);
     put_comment(g, g->out, out);
     put_signature(g, g->out, out);
     nd_put(g->out, "{\n");

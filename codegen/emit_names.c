@@ -110,6 +110,7 @@ void cg_take(cg_names *n, const char *s)
 static bool is_taken(const cg_names *n, const char *s)
 {
     return has_word(&n->taken, s) || has_word(&n->inside, s) ||
+           (n->always && has_word(&n->always->taken, s)) ||
            (n->outer && has_word(&n->outer->taken, s));
 }
 

@@ -91,7 +91,7 @@ void cg_line(cg_fn *f, const char *fmt, ...)
 }
 
 /* cg_declare's names; which of them a function needs shows later. */
-static void take_extents(cg_names *n, const cg *g)
+static void take_extents(cg_names *n, cg *g)
 {
     for (int e = 0; e < g->c->exts.n; e++) {
         if (g->c->exts.v[e].fixed < 0)
@@ -104,22 +104,40 @@ static void take_extents(cg_names *n, const cg *g)
 void cg_fn_start(cg_fn *f, cg *g)
 {
     *f = (cg_fn){.g = g, .b = {.arena = g->a}, .indent = 1,
-                 .names = {.arena = g->a, .outer = &g->global}};
-    take_extents(&f->names, g);
-    f->len_used = ND_NEWN(g->a, bool, g->c->exts.n + 1);
-    f->off_used = ND_NEWN(g->a, bool, g->c->exts.n + 1);
+                 .names = {.arena = g->a, .outer = &g->global,
+                           .always = &g->ext_vars},
+                 .ptr_at = {.arena = g->a}};
+}
+
+/* The function's note of an extent; made on first use. */
+static cg_used *use_of(cg_fn *f, int ext)
+{
+    int lo = 0, hi = f->exts.n;
+    f->uses_rank = true;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (f->exts.v[mid].ext < ext)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo == f->exts.n || f->exts.v[lo].ext != ext) {
+        ND_PUSH(f->g->a, &f->exts, (cg_used){0});
+        memmove(&f->exts.v[lo + 1], &f->exts.v[lo],
+                sizeof *f->exts.v * (size_t)(f->exts.n - 1 - lo));
+        f->exts.v[lo] = (cg_used){.ext = ext};
+    }
+    return &f->exts.v[lo];
 }
 
 void cg_declare(cg_fn *f, nd_buf *b)
 {
     cg *g = f->g;
-    for (int e = 0; e < g->c->exts.n; e++) {
-        if (!f->len_used[e] && !f->off_used[e])
-            continue;
-        const char *x = cg_ext(g, e);
-        if (f->len_used[e])
+    for (int i = 0; i < f->exts.n; i++) {
+        const char *x = cg_ext(g, f->exts.v[i].ext);
+        if (f->exts.v[i].len)
             nd_putf(b, "    const int64_t n_%s = r->n[%s];\n", x + 2, x);
-        if (f->off_used[e])
+        if (f->exts.v[i].off)
             nd_putf(b, "    const int64_t o_%s = r->off[%s];\n", x + 2, x);
     }
     if (f->uses_training)
@@ -151,20 +169,22 @@ const char *cg_ctype(nd_dtype t)
 
 void cg_name_axes(cg *g)
 {
-    cg_names names = {.arena = g->a};
+    g->ext_vars.arena = g->axis_at.arena = g->a;
+    g->ext_vars.outer = &g->global;
+    take_extents(&g->ext_vars, g);
+    cg_names names = {.arena = g->a, .always = &g->ext_vars};
     g->axis_var = ND_NEWN(g->a, const char *, g->m->axes.n + 1);
-    take_extents(&names, g);
-    for (int i = 0; i < g->m->axes.n; i++)
+    for (int i = 0; i < g->m->axes.n; i++) {
         g->axis_var[i] = cg_fresh(&names, g->m->axes.v[i]->name);
+        nd_table_put(&g->axis_at, g->m->axes.v[i], &g->axis_var[i]);
+    }
 }
 
 /* The same in every function that only calls; kernels choose afresh. */
 const char *cg_axis_var(cg *g, const nd_axis *a)
 {
-    for (int i = 0; i < g->m->axes.n; i++)
-        if (g->m->axes.v[i] == a)
-            return g->axis_var[i];
-    return "axis";
+    const char **var = nd_table_get(&g->axis_at, a);
+    return var ? *var : "axis";
 }
 
 const char *cg_number(nd_arena *a, nd_dtype t, double v)
@@ -292,7 +312,7 @@ const char *cg_count(cg_fn *f, int ext)
     const nd_ext *e = &f->g->c->exts.v[ext];
     if (e->fixed >= 0)
         return nd_fmt(f->g->a, "%lld", (long long)e->fixed);
-    f->len_used[ext] = f->uses_rank = true;
+    use_of(f, ext)->len = true;
     return nd_fmt(f->g->a, "n_%s", cg_ext(f->g, ext) + 2);
 }
 
@@ -300,7 +320,7 @@ const char *cg_start(cg_fn *f, int ext)
 {
     if (nd_ext_whole(f->g->c, ext))
         return "0";
-    f->off_used[ext] = f->uses_rank = true;
+    use_of(f, ext)->off = true;
     return nd_fmt(f->g->a, "o_%s", cg_ext(f->g, ext) + 2);
 }
 
@@ -354,7 +374,7 @@ const char *cg_iter(cg_fn *f, nd_op *repeat)
 
 /* ---- pointers ----------------------------------------------------------- */
 
-static bool same_place(const nd_ref *a, const nd_ref *b)
+static bool same_place(const cg_target *a, const cg_target *b)
 {
     if (a->root != b->root || a->value != b->value || a->param != b->param ||
         a->nterms != b->nterms)
@@ -392,7 +412,7 @@ static const char *short_param(cg *g, const nd_param *p)
     return cg_word(g->a, s);
 }
 
-static const char *pointer_word(cg *g, const nd_ref *r)
+static const char *pointer_word(cg *g, const cg_target *r)
 {
     switch (r->root) {
     case AT_WEIGHT:
@@ -411,16 +431,27 @@ static const char *pointer_word(cg *g, const nd_ref *r)
 
 cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write)
 {
-    const void *key = r->param ? (const void *)r->param : r->value;
-    for (int i = 0; i < f->ptrs.n; i++)
-        if (f->ptr_keys.v[i] == key && same_place(&f->ptrs.v[i].ref, r)) {
-            f->ptrs.v[i].written |= write;
-            return &f->ptrs.v[i];
+    cg_target to = {r->root, r->value, r->param, r->dtype, r->nterms, r->term};
+    return cg_pointer_at(f, &to, write);
+}
+
+cg_pointer *cg_pointer_at(cg_fn *f, const cg_target *to, bool write)
+{
+    const void *key = to->param ? (const void *)to->param : to->value;
+    int first = (int)(intptr_t)nd_table_get(&f->ptr_at, key);
+    for (int i = first; i; i = f->ptrs.v[i - 1].next)
+        if (same_place(&f->ptrs.v[i - 1].to, to)) {
+            f->ptrs.v[i - 1].written |= write;
+            return &f->ptrs.v[i - 1];
         }
-    cg_pointer p = {.ref = *r, .written = write,
-                    .name = cg_fresh(&f->names, pointer_word(f->g, r))};
+    cg_pointer p = {.to = *to, .written = write, .next = first,
+                    .name = cg_fresh(&f->names, pointer_word(f->g, to))};
+    nd_term *term = ND_NEWN(f->g->a, nd_term, to->nterms);
+    if (to->nterms)
+        memcpy(term, to->term, sizeof *term * (size_t)to->nterms);
+    p.to.term = term;
     ND_PUSH(f->g->a, &f->ptrs, p);
-    ND_PUSH(f->g->a, &f->ptr_keys, key);
+    nd_table_put(&f->ptr_at, key, (void *)(intptr_t)f->ptrs.n);
     return &f->ptrs.v[f->ptrs.n - 1];
 }
 
