@@ -18,13 +18,31 @@
 typedef struct waiter {
     nd_op *op;                       /* NULL: placed */
     bool wanted;                     /* the flush at hand is to place it */
+    bool queued;                     /* in one of the heaps below */
+    bool fresh;                      /* not tried since it became ready */
+    int missing;                     /* operands whose producers wait */
+    ND_VEC(int) near;                /* kernels that changed since it was tried
+                                        and make or read what it reads */
 } waiter;
 
+typedef ND_VEC(nd_value *) values;
+
+/* Waiting ops are tried in the order of the program, round after round, until
+ * none fits. Only those are tried whose producers have been placed, with the
+ * kernels that changed: so thousands of lines take near linear time. */
 typedef struct fuser {
     nd_code *c;
     nd_kernels *out;
+    ND_VEC(values) touched;          /* by kernel: what it makes or reads */
+    int from;                        /* the first kernel of this flush */
+    int at;                          /* the waiter that is tried */
+    bool along;                      /* this flush placed all it was to place */
     /* In order; op->mark is position + 1, and -index - 1 in a kernel. */
     ND_VEC(waiter) waiting;
+    nd_heap now, next;               /* wanted, to try in this round, in the
+                                        next one */
+    nd_heap others;                  /* not wanted, to try at the end */
+    nd_heap openers[ND_MAX_RANK + 1];    /* wanted and ready, by axes */
     ND_VEC(int) near;                /* kernels that one op may join */
 } fuser;
 
@@ -43,10 +61,15 @@ static bool is_passive(const nd_code *c, const nd_op *op)
     }
 }
 
-static void clear_mark(nd_op *op, void *user)
+/* Leaves no trace of a list for the next one. */
+static void forget(nd_op *op, void *user)
 {
-    (void)user;
+    nd_code *c = user;
     op->mark = 0;
+    for (int i = 0; i < op->nout; i++)
+        nd_info(c, op->out[i])->kernel = NULL;
+    if (op->body)
+        nd_walk(op->body, forget, c);
 }
 
 static waiter *waiter_of(const fuser *f, const nd_op *op)
@@ -61,23 +84,96 @@ static nd_kernel *push(fuser *f, nd_kernel *k)
     return k;
 }
 
+/* ---- who may fit now ---------------------------------------------------- */
+
+static int index_of(const fuser *f, const waiter *w)
+{
+    return (int)(w - f->waiting.v);
+}
+
+static void queue(fuser *f, waiter *w)
+{
+    int i = index_of(f, w);
+    if (w->queued || (f->along && i <= f->at))
+        return;
+    w->queued = true;
+    nd_heap_put(f->c->a, !w->wanted ? &f->others
+                         : i > f->at ? &f->now : &f->next, i);
+}
+
+/* The op to open a nest with: few axes first, because a nest can grow inner
+ * axes around row values but not the other way round. */
+static int axes_of(const nd_op *op)
+{
+    return op->kind == OP_REDUCE || op->kind == OP_ACCUM
+               ? op->in[0]->type.rank
+               : op->out[0]->type.rank;
+}
+
+/* It may be tried, and a kernel may be opened for it. */
+static void offer(fuser *f, waiter *w)
+{
+    queue(f, w);
+    if (w->wanted)
+        nd_heap_put(f->c->a, &f->openers[axes_of(w->op)], index_of(f, w));
+}
+
+/* Tells the waiting ops that read v. */
+static void now_there(fuser *f, const nd_value *v)
+{
+    const nd_vinfo *info = nd_info(f->c, v);
+    for (int i = 0; i < info->users.n; i++) {
+        waiter *w = waiter_of(f, info->users.v[i]);
+        if (w && --w->missing == 0)
+            offer(f, w);
+    }
+}
+
+static void changed(fuser *f, const nd_kernel *k, const nd_value *v)
+{
+    const nd_vinfo *info = nd_info(f->c, v);
+    for (int i = 0; i < info->users.n; i++) {
+        waiter *w = waiter_of(f, info->users.v[i]);
+        if (!w || w->missing)
+            continue;
+        if (!w->near.n || w->near.v[w->near.n - 1] != k->index)
+            ND_PUSH(f->c->a, &w->near, k->index);
+        queue(f, w);
+    }
+}
+
+typedef struct touching {
+    fuser *f;
+    int kernel;
+} touching;
+
+static void touch(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    touching *t = user;
+    values *v = &t->f->touched.v[t->kernel];
+    (void)in_memory;
+    for (int i = 0; i < v->n; i++)
+        if (v->v[i] == leaf)
+            return;
+    ND_PUSH(c->a, v, leaf);
+}
+
 /* ---- placing one op ----------------------------------------------------- */
 
+/* The last kernel whose result an op reads. */
 typedef struct ready {
     fuser *f;
-    int latest;                      /* last kernel whose result it reads */
-    bool missing;                    /* a producer is still waiting */
+    int latest;
     int from;
 } ready;
 
-static void find_ready(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+static void find_latest(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     ready *r = user;
     (void)in_memory;
     const nd_kernel *k = nd_info(c, leaf)->kernel;
     if (k && k->index > r->latest)
         r->latest = k->index;
-    r->missing |= waiter_of(r->f, leaf->def) != NULL;
 }
 
 static void add_near(ready *r, int kernel)
@@ -110,14 +206,27 @@ static void find_near(nd_code *c, nd_value *leaf, bool in_memory, void *user)
             add_near(r, -info->users.v[i]->mark - 1);
 }
 
+/* k NULL: nothing is left to do for it. */
 static void placed(fuser *f, nd_kernel *k, nd_op *op)
 {
-    for (int i = 0; i < op->nout; i++)
-        nd_info(f->c, op->out[i])->kernel = k;
     waiter *w = waiter_of(f, op);
     if (w)
-        *w = (waiter){0};
+        w->op = NULL;
     op->mark = k ? -k->index - 1 : 0;
+    for (int i = 0; i < op->nout; i++) {
+        nd_info(f->c, op->out[i])->kernel = k;
+        now_there(f, op->out[i]);
+    }
+    if (!k || k->kind != K_LOOP)
+        return;
+    touching t = {f, k->index};
+    while (f->touched.n <= k->index)
+        ND_PUSH(f->c->a, &f->touched, (values){0});
+    nd_leaves(f->c, op, touch, &t);
+    for (int i = 0; i < op->nout; i++)
+        touch(f->c, op->out[i], false, &t);
+    for (int i = 0; i < f->touched.v[k->index].n; i++)
+        changed(f, k, f->touched.v[k->index].v[i]);
 }
 
 /* The accumulate whose work its operand's producer already does. */
@@ -133,20 +242,24 @@ static bool is_absorbed(const nd_code *c, const nd_op *op)
 }
 
 /* Joins a kernel no earlier than `from`, or opens one if told. */
-static bool place(fuser *f, nd_op *op, int from, bool open)
+static bool place(fuser *f, waiter *w, int from, bool open)
 {
+    nd_op *op = w->op;
     ready r = {.f = f};
-    nd_leaves(f->c, op, find_ready, &r);
-    if (r.missing)
-        return false;
     if (is_absorbed(f->c, op)) {
         placed(f, NULL, op);
         return true;
     }
+    nd_leaves(f->c, op, find_latest, &r);
     r.from = r.latest > from ? r.latest : from;
     f->near.n = 0;
-    if (r.from < f->out->v.n)
+    if ((w->fresh || open) && r.from < f->out->v.n)
         nd_leaves(f->c, op, find_near, &r);
+    else
+        for (int i = 0; i < w->near.n; i++)
+            add_near(&r, w->near.v[i]);
+    w->near.n = 0;
+    w->fresh = false;
     for (int i = 0; i < f->near.n; i++) {
         nd_kernel *k = f->out->v.v[f->near.v[i]];
         if (nd_loop_join(f->c, k, op)) {
@@ -170,6 +283,9 @@ static void want_op(fuser *f, nd_op *op)
     if (!w || w->wanted)
         return;
     w->wanted = true;
+    w->queued = false;               /* not among the others any more */
+    if (!w->missing)
+        offer(f, w);
     nd_leaves(f->c, op, want_leaf, f);
 }
 
@@ -180,66 +296,51 @@ static void want_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     want_op(user, leaf->def);
 }
 
-static int axes_of(const nd_op *op)
+/* Tries the ops of a heap, which grows meanwhile. */
+static bool try_all(fuser *f, nd_heap *h)
 {
-    return op->kind == OP_REDUCE || op->kind == OP_ACCUM
-               ? op->in[0]->type.rank
-               : op->out[0]->type.rank;
-}
-
-/* The op to open a nest with: few axes first, because a nest can grow inner
- * axes around row values but not the other way round. */
-static nd_op *next_opener(const fuser *f)
-{
-    nd_op *best = NULL;
-    for (int i = 0; i < f->waiting.n; i++) {
-        nd_op *op = f->waiting.v[i].op;
-        ready r = {.f = (fuser *)f};
-        if (!f->waiting.v[i].wanted || (best && axes_of(op) >= axes_of(best)))
-            continue;
-        nd_leaves(f->c, op, find_ready, &r);
-        if (!r.missing)
-            best = op;
+    bool joined = false;
+    while (h->n) {
+        f->at = nd_heap_take(h);
+        waiter *w = &f->waiting.v[f->at];
+        w->queued = false;
+        if (w->op)
+            joined |= place(f, w, f->from, false);
     }
-    return best;
+    f->at = -1;
+    return joined;
 }
 
-/* Places the wanted ops: whatever fits an open nest first. */
-static void flush(fuser *f, int from)
+static waiter *next_opener(fuser *f)
+{
+    for (int axes = 0; axes <= ND_MAX_RANK; axes++)
+        while (f->openers[axes].n) {
+            int i = nd_heap_take(&f->openers[axes]);
+            if (f->waiting.v[i].op)
+                return &f->waiting.v[i];
+        }
+    return NULL;
+}
+
+/* Places the wanted ops: whatever fits an open nest first. Then others whose
+ * operands are ready and that fit a nest just made come along. */
+static void flush(fuser *f)
 {
     for (;;) {
-        bool joined = false;
-        for (int i = 0; i < f->waiting.n; i++)
-            if (f->waiting.v[i].wanted)
-                joined |= place(f, f->waiting.v[i].op, from, false);
-        if (joined)
-            continue;
-        nd_op *op = next_opener(f);
-        if (!op)
-            return;
-        place(f, op, 0, true);
-    }
-}
-
-/* Waiting ops whose operands are ready and that fit a nest just made. */
-static void come_along(fuser *f, int from)
-{
-    if (from == f->out->v.n)
-        return;
-    for (int i = 0; i < f->waiting.n; i++)
-        if (f->waiting.v[i].op)
-            place(f, f->waiting.v[i].op, from, false);
-}
-
-static void compact(fuser *f)
-{
-    int keep = 0;
-    for (int i = 0; i < f->waiting.n; i++)
-        if (f->waiting.v[i].op) {
-            f->waiting.v[keep++] = f->waiting.v[i];
-            f->waiting.v[keep - 1].op->mark = keep;
+        while (try_all(f, &f->now)) {
+            nd_heap done = f->now;
+            f->now = f->next;
+            f->next = done;
         }
-    f->waiting.n = keep;
+        waiter *w = next_opener(f);
+        if (!w)
+            break;
+        place(f, w, 0, true);
+    }
+    f->along = true;
+    try_all(f, &f->others);
+    f->along = false;
+    f->from = f->out->v.n;
 }
 
 /* Ops inside a body that read values of this block need them, too. */
@@ -252,13 +353,11 @@ static void want_body(nd_op *op, void *user)
 
 static void anchor(fuser *f, nd_op *op)
 {
-    int from = f->out->v.n;
+    f->from = f->out->v.n;
     nd_leaves(f->c, op, want_leaf, f);
     if (op->body)
         nd_walk(op->body, want_body, f);
-    flush(f, from);
-    come_along(f, from);
-    compact(f);
+    flush(f);
     nd_kernel *k = ND_NEW(f->c->a, nd_kernel);
     k->kind = op->kind == OP_CONTRACT ? K_GEMM
               : op->kind == OP_REPEAT ? K_REPEAT
@@ -324,24 +423,26 @@ static void sink_one(sinker *s, int at)
     for (int k = 0; k < early->nodes.n; k++)
         for (int j = 0; j < early->nodes.v[k].op->nout; j++)
             nd_info(s->c, early->nodes.v[k].op->out[j])->kernel = late;
-    for (int k = at + 1; k < list->v.n; k++) {
-        list->v.v[k - 1] = list->v.v[k];
-        list->v.v[k - 1]->index = k - 1;
-    }
-    list->v.n--;
+    list->v.v[at] = NULL;
 }
 
 static void sink(nd_code *c, nd_kernels *list)
 {
     sinker s = {.c = c, .list = list};
     s.by_number = ND_NEWN(c->a, nd_kernel *, list->v.n + 1);
-    nd_walk(c->m->step, clear_mark, NULL);
     for (int i = 0; i < list->v.n; i++) {
         s.by_number[i] = list->v.v[i];
         mark_kernel(&s, list->v.v[i], i);
     }
     for (int i = list->v.n - 1; i >= 0; i--)
         sink_one(&s, i);
+    int keep = 0;
+    for (int i = 0; i < list->v.n; i++)
+        if (list->v.v[i]) {
+            list->v.v[i]->index = keep;
+            list->v.v[keep++] = list->v.v[i];
+        }
+    list->v.n = keep;
 }
 
 /* ---- names -------------------------------------------------------------- */
@@ -373,12 +474,23 @@ static void name_kernel(nd_kernel *k)
 
 /* ---- lists -------------------------------------------------------------- */
 
+typedef struct counting {
+    const fuser *f;
+    waiter *w;
+} counting;
+
+static void count_missing(nd_code *c, nd_value *leaf, bool in_memory,
+                          void *user)
+{
+    counting *n = user;
+    (void)c;
+    (void)in_memory;
+    n->w->missing += waiter_of(n->f, leaf->def) != NULL;
+}
+
 static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
 {
-    fuser f = {.c = c, .out = out};
-    for (int i = 0; i < c->nvalues; i++)
-        c->info[i].kernel = NULL;
-    nd_walk(c->m->step, clear_mark, NULL);
+    fuser f = {.c = c, .out = out, .at = -1};
     for (int i = 0; i < n; i++) {
         if (is_passive(c, ops[i]))
             continue;
@@ -386,13 +498,16 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
             anchor(&f, ops[i]);
             continue;
         }
-        ND_PUSH(c->a, &f.waiting, (waiter){.op = ops[i]});
+        waiter w = {.op = ops[i], .fresh = true};
+        nd_leaves(c, ops[i], count_missing, &(counting){&f, &w});
+        ND_PUSH(c->a, &f.waiting, w);
         ops[i]->mark = f.waiting.n;
     }
-    int from = out->v.n;
+    f.from = out->v.n;
     for (int i = 0; i < f.waiting.n; i++)
-        f.waiting.v[i].wanted = f.waiting.v[i].op != NULL;
-    flush(&f, from);
+        if (f.waiting.v[i].op)
+            want_op(&f, f.waiting.v[i].op);
+    flush(&f);
     sink(c, out);
     for (int i = 0; i < out->v.n; i++) {
         nd_kernel *k = out->v.v[i];
@@ -400,6 +515,8 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
             nd_loop_finish(c, k);
         name_kernel(k);
     }
+    for (int i = 0; i < n; i++)
+        forget(ops[i], c);
 }
 
 static void fuse_body(nd_op *op, void *user)
@@ -413,20 +530,19 @@ static void fuse_body(nd_op *op, void *user)
     nd_kernels *k = ND_NEW(c->a, nd_kernels);
     k->block = op->body;
     fuse_list(c, op->body->ops.v, op->body->ops.n, k);
-    ND_PUSH(c->a, &c->bodies, k);
+    nd_table_put(&c->bodies, op->body, k);
 }
 
 nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat)
 {
-    for (int i = 0; i < c->bodies.n; i++)
-        if (c->bodies.v[i]->block == repeat->body)
-            return c->bodies.v[i];
-    return NULL;
+    return nd_table_get(&c->bodies, repeat->body);
 }
 
 void nd_fuse(nd_code *c)
 {
     const nd_program *p = c->m->program;
+    c->bodies.arena = c->a;
+    nd_walk(c->m->step, forget, c);
     nd_walk(c->m->step, fuse_body, c);
     c->stage = ND_NEWN(c->a, nd_stage_code, p->nstages);
     for (int s = 0; s < p->nstages; s++) {

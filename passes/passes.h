@@ -64,6 +64,12 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
 /* Bytes that one rank sends for this collective op, ring algorithm. */
 double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
 
+/* ---- heap.c: numbers, the least one first ------------------------------- */
+
+typedef ND_VEC(int) nd_heap;
+void nd_heap_put(nd_arena *a, nd_heap *h, int x);
+int nd_heap_take(nd_heap *h);        /* of a heap that is not empty */
+
 /* ---- layout.c: how values lie in memory --------------------------------- */
 
 /* One way to cut one axis; `X_batch_dp` in generated code. */
@@ -232,7 +238,7 @@ typedef struct nd_code {
     ND_VEC(nd_ext) exts;
     int nvalues;
     nd_vinfo *info;                  /* by value->mark */
-    ND_VEC(nd_kernels *) bodies;     /* one per repeat, shared by the stages */
+    nd_table bodies;                 /* block -> nd_kernels, for all stages */
     nd_stage_code *stage;
     nd_memplan mem;
 } nd_code;
