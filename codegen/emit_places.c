@@ -85,14 +85,15 @@ static void stage_places(cg *g, nd_buf *b, int s)
 
 static size_t param_place(const cg *g, int s, int param, bool grad)
 {
-    const nd_stage_mem *mem = &g->c->mem.stage[s];
+    const nd_memplan *all = &g->c->mem;
+    const nd_stage_mem *mem = &all->stage[s];
     for (int i = 0; i < mem->buckets.n; i++) {
         const nd_bucket_place *p = &mem->buckets.v[i];
-        const nd_bucket *b = &g->c->mem.buckets.v[p->bucket];
         size_t base = grad ? p->grads : p->weights;
-        for (int k = 0; k < b->params.n; k++)
-            if (b->params.v[k] == g->m->params.v[param])
-                return base == (size_t)-1 ? base : base + 4 * b->at.v[k];
+        if (p->bucket != all->bucket_of[param])
+            continue;
+        size_t at = all->buckets.v[p->bucket].at.v[all->member_of[param]];
+        return base == (size_t)-1 ? base : base + 4 * at;
     }
     return (size_t)-1;
 }

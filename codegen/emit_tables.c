@@ -100,11 +100,8 @@ static void emit_params(cg *g, nd_buf *b)
     nd_put(b, "static const ndrt_param params[] = {\n");
     for (int i = 0; i < g->m->params.n; i++) {
         const nd_param *p = g->m->params.v[i];
-        uint32_t stages = 0;
-        for (int j = 0; j < g->c->mem.buckets.n; j++)
-            for (int k = 0; k < g->c->mem.buckets.v[j].params.n; k++)
-                if (g->c->mem.buckets.v[j].params.v[k] == p)
-                    stages = g->c->mem.buckets.v[j].stages;
+        int in = g->c->mem.bucket_of[i];
+        uint32_t stages = in < 0 ? 0 : g->c->mem.buckets.v[in].stages;
         nd_buf s = {.arena = g->a};
         nd_putf(&s, "[%s] = {%s, %d, ", g->param_name[i],
                 text_of(g, p->name), p->value->type.rank);
@@ -129,12 +126,9 @@ static void emit_buckets(cg *g, nd_buf *b)
     for (int i = 0; i < mem->buckets.n; i++) {
         nd_buf s = {.arena = g->a};
         nd_putf(&s, "static const int bucket%d[] = {", i);
-        for (int k = 0; k < mem->buckets.v[i].params.n; k++) {
-            int p = 0;
-            while (g->m->params.v[p] != mem->buckets.v[i].params.v[k])
-                p++;
-            nd_putf(&s, "%s%s", k ? ", " : "", g->param_name[p]);
-        }
+        for (int k = 0; k < mem->buckets.v[i].params.n; k++)
+            nd_putf(&s, "%s%s", k ? ", " : "",
+                    g->param_name[mem->buckets.v[i].params.v[k]->index]);
         nd_put(&s, "};");
         cg_fold(b, 0, s.s);
     }
@@ -220,14 +214,6 @@ static size_t place_of(cg *g, int s, const nd_value *v)
     return p ? p->base : (size_t)-1;
 }
 
-static bool listed(const nd_stage *st, const nd_op *op)
-{
-    for (int i = 0; i < st->fwd.n; i++)
-        if (st->fwd.v[i] == op)
-            return true;
-    return false;
-}
-
 static void stage_arrays(cg *g, nd_buf *b, int s)
 {
     static const char *const kind[] = {"F", "B", "SEND_F", "RECV_F",
@@ -261,10 +247,15 @@ static void stage_arrays(cg *g, nd_buf *b, int s)
     if (g->m->inputs.n)
         cg_fold(b, 0, t.s);
     t = (nd_buf){.arena = g->a};
+    nd_table here = {.arena = g->a};
+    for (int i = 0; i < st->fwd.n; i++)
+        if (st->fwd.v[i]->kind == OP_OUTPUT)
+            nd_table_put(&here, st->fwd.v[i], st->fwd.v[i]);
     nd_putf(&t, "static const size_t %soutputs_at[] = {", pre);
     for (int i = 0; i < g->m->outputs.n; i++) {
         const nd_op *op = g->m->outputs.v[i];
-        size_t x = listed(st, op) ? place_of(g, s, op->in[0]) : (size_t)-1;
+        size_t x = nd_table_get(&here, op) ? place_of(g, s, op->in[0])
+                                           : (size_t)-1;
         nd_putf(&t, "%s%s", i ? ", " : "", cg_place(g, x));
     }
     nd_put(&t, "};");

@@ -23,14 +23,14 @@ static size_t floats_of(nd_code *c, const nd_param *p)
     return up(n, ALIGN);
 }
 
-static uint32_t stages_of(const nd_code *c, const nd_param *p)
+/* By parameter: the stages that hold it. */
+static uint32_t *find_stages(const nd_code *c)
 {
     const nd_program *prog = c->m->program;
-    uint32_t mask = 0;
+    uint32_t *mask = ND_NEWN(c->a, uint32_t, c->m->params.n);
     for (int s = 0; s < prog->nstages; s++)
         for (int i = 0; i < prog->stage[s].params.n; i++)
-            if (prog->stage[s].params.v[i] == p)
-                mask |= 1u << s;
+            mask[prog->stage[s].params.v[i]->index] |= 1u << s;
     return mask;
 }
 
@@ -44,14 +44,14 @@ static uint32_t cut_of(nd_code *c, const nd_param *p)
     return mask;
 }
 
-static nd_bucket kind_of(nd_code *c, const nd_param *p)
+static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
 {
     const nd_plan *plan = &c->m->plan;
     uint32_t micro = 1u << c->m->mesh.micro;
     nd_bucket b = {
         .sum = p->grad.sum & ~micro,
         .cut = cut_of(c, p),
-        .stages = stages_of(c, p),
+        .stages = stages,
         .decay = p->decay,
         .frozen = p->frozen,
     };
@@ -79,9 +79,13 @@ static int size_of(const nd_mesh *m, uint32_t mask)
 
 void nd_buckets(nd_code *c)
 {
+    const uint32_t *stages = find_stages(c);
+    c->mem.bucket_of = ND_NEWN(c->a, int, c->m->params.n);
+    c->mem.member_of = ND_NEWN(c->a, int, c->m->params.n);
     for (int i = 0; i < c->m->params.n; i++) {
         nd_param *p = c->m->params.v[i];
-        nd_bucket kind = kind_of(c, p), *b = NULL;
+        nd_bucket kind = kind_of(c, p, stages[i]), *b = NULL;
+        c->mem.bucket_of[i] = -1;
         if (!kind.stages)
             continue;
         for (int j = 0; j < c->mem.buckets.n; j++)
@@ -91,6 +95,8 @@ void nd_buckets(nd_code *c)
             ND_PUSH(c->a, &c->mem.buckets, kind);
             b = &c->mem.buckets.v[c->mem.buckets.n - 1];
         }
+        c->mem.bucket_of[i] = (int)(b - c->mem.buckets.v);
+        c->mem.member_of[i] = b->params.n;
         ND_PUSH(c->a, &b->params, p);
         ND_PUSH(c->a, &b->at, b->n);
         b->n += floats_of(c, p);

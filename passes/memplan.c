@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIST_PRE, LIST_FWD, LIST_BWD, NLISTS, LAST = 1 << 30 };
+enum { LIST_PRE, LIST_FWD, LIST_BWD, NLISTS };
 
 static size_t up64(size_t n)
 {
@@ -95,7 +95,7 @@ static void touch_list(nd_code *c, const nd_kernels *list, touch_fn *touch,
 
 typedef struct item {
     const nd_value *v;               /* or */
-    nd_kernels *blob;                /* the temporaries of a body */
+    struct temps *blob;              /* the temporaries of a body */
     size_t bytes, at;
     int from, to;
 } item;
@@ -122,20 +122,59 @@ static int by_offset(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* The lowest offset that is free of the placed ones while x lives; `busy` has
- * room for them. */
-static size_t lowest_gap(const item *x, const ranked *placed, int n,
-                         item **busy)
+/* The placed items by the time they live: each in the few nodes of a binary
+ * tree over all times that make up its life, and where it begins. */
+typedef struct link {
+    item *x;
+    int next;                        /* link + 1 */
+} link;
+
+typedef struct lives {
+    nd_arena *a;
+    int times;
+    int *during, *begins;            /* link + 1, by node and by time */
+    ND_VEC(link) links;
+    item **busy;
+} lives;
+
+static void add_link(lives *l, int *head, item *x)
+{
+    ND_PUSH(l->a, &l->links, ((link){x, *head}));
+    *head = l->links.n;
+}
+
+static void add_life(lives *l, item *x)
+{
+    add_link(l, &l->begins[x->from], x);
+    int lo = x->from + l->times, hi = x->to + l->times + 1;
+    for (; lo < hi; lo /= 2, hi /= 2) {
+        if (lo & 1)
+            add_link(l, &l->during[lo++], x);
+        if (hi & 1)
+            add_link(l, &l->during[--hi], x);
+    }
+}
+
+static int add_busy(const lives *l, int n, int head)
+{
+    for (; head; head = l->links.v[head - 1].next)
+        l->busy[n++] = l->links.v[head - 1].x;
+    return n;
+}
+
+/* The lowest offset that is free of the placed ones while x lives. */
+static size_t lowest_gap(const lives *l, const item *x)
 {
     size_t at = 0;
-    int nbusy = 0;
-    for (int i = 0; i < n; i++)
-        if (placed[i].x->to >= x->from && x->to >= placed[i].x->from)
-            busy[nbusy++] = placed[i].x;
-    qsort(busy, (size_t)nbusy, sizeof *busy, by_offset);
-    for (int i = 0; i < nbusy && busy[i]->at < at + x->bytes; i++)
-        if (busy[i]->at + busy[i]->bytes > at)
-            at = busy[i]->at + busy[i]->bytes;
+    int n = 0;
+    for (int node = x->from + l->times; node; node /= 2)
+        n = add_busy(l, n, l->during[node]);
+    for (int t = x->from + 1; t <= x->to; t++)
+        n = add_busy(l, n, l->begins[t]);
+    qsort(l->busy, (size_t)n, sizeof *l->busy, by_offset);
+    for (int i = 0; i < n && l->busy[i]->at < at + x->bytes; i++)
+        if (l->busy[i]->at + l->busy[i]->bytes > at)
+            at = l->busy[i]->at + l->busy[i]->bytes;
     return at;
 }
 
@@ -143,15 +182,20 @@ static size_t lowest_gap(const item *x, const ranked *placed, int n,
 static size_t pack(nd_arena *a, items *it)
 {
     size_t end = 0;
+    lives l = {.a = a, .times = 1, .busy = ND_NEWN(a, item *, it->n + 1)};
     ranked *order = ND_NEWN(a, ranked, it->n + 1);
-    item **busy = ND_NEWN(a, item *, it->n + 1);
-    for (int i = 0; i < it->n; i++)
+    for (int i = 0; i < it->n; i++) {
         order[i] = (ranked){&it->v[i], i};
+        l.times = it->v[i].to >= l.times ? it->v[i].to + 1 : l.times;
+    }
+    l.during = ND_NEWN(a, int, 2 * l.times);
+    l.begins = ND_NEWN(a, int, l.times);
     qsort(order, (size_t)it->n, sizeof *order, by_size);
     for (int i = 0; i < it->n; i++) {
         item *x = order[i].x;
-        x->at = lowest_gap(x, order, i, busy);
+        x->at = lowest_gap(&l, x);
         end = x->at + x->bytes > end ? x->at + x->bytes : end;
+        add_life(&l, x);
     }
     return end;
 }
@@ -163,6 +207,7 @@ typedef struct temps {
     const nd_block *block;           /* whose values are meant */
     const bool *skip;                /* by mark: has a place already */
     items it;
+    nd_table at;                     /* value -> item + 1 */
 } temps;
 
 /* A carried argument's second buffer belongs to the block of the repeat. */
@@ -176,35 +221,36 @@ static void live(void *user, const nd_value *v, int index)
     temps *t = user;
     if (home_block(v) != t->block || (t->skip && t->skip[v->mark]))
         return;
-    for (int i = 0; i < t->it.n; i++)
-        if (t->it.v[i].v == v) {
-            if (index < t->it.v[i].from)
-                t->it.v[i].from = index;
-            if (index > t->it.v[i].to)
-                t->it.v[i].to = index;
-            return;
-        }
+    int i = (int)(intptr_t)nd_table_get(&t->at, v);
+    if (i) {
+        item *old = &t->it.v[i - 1];
+        old->from = index < old->from ? index : old->from;
+        old->to = index > old->to ? index : old->to;
+        return;
+    }
     item x = {.v = v, .bytes = nd_bytes_max(t->c, v), .from = index,
               .to = index};
     ND_PUSH(t->c->a, &t->it, x);
+    nd_table_put(&t->at, v, (void *)(intptr_t)t->it.n);
 }
 
-static size_t plan_list(nd_code *c, nd_kernels *list, const nd_block *block,
-                        temps *t)
+static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
+                       temps *t)
 {
     t->c = c;
     t->block = block;
+    t->at.arena = c->a;
     touch_list(c, list, live, t, -1);
     for (int i = 0; i < list->v.n; i++) {
         nd_kernels *body = list->v.v[i]->body;
         if (!body)
             continue;
-        temps inner = {0};
-        item x = {.blob = body, .from = i, .to = i,
-                  .bytes = plan_list(c, body, body->block, &inner)};
+        temps *inner = ND_NEW(c->a, temps);
+        find_temps(c, body, body->block, inner);
+        item x = {.blob = inner, .from = i, .to = i,
+                  .bytes = pack(c->a, &inner->it)};
         ND_PUSH(c->a, &t->it, x);
     }
-    return pack(c->a, &t->it);
 }
 
 static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v,
@@ -223,9 +269,7 @@ static void emit_places(nd_code *c, nd_stage_mem *s, const temps *t,
             add_place(c, s, x->v, base + x->at, 0);
             continue;
         }
-        temps inner = {0};
-        plan_list(c, x->blob, x->blob->block, &inner);
-        emit_places(c, s, &inner, base + x->at);
+        emit_places(c, s, x->blob, base + x->at);
     }
 }
 
@@ -267,10 +311,11 @@ static void mark_late(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     mark_root(c, user, leaf, READ_LATE | 1 << LIST_FWD);
 }
 
-static bool listed(const nd_stage *st, const nd_op *op)
+static bool has_loss(const nd_code *c, int s)
 {
-    for (int i = 0; i < st->fwd.n; i++)
-        if (st->fwd.v[i] == op)
+    const nd_stage *st = &c->m->program->stage[s];
+    for (int i = 0; c->m->loss && i < st->fwd.n; i++)
+        if (st->fwd.v[i] == c->m->loss->def)
             return true;
     return false;
 }
@@ -290,10 +335,10 @@ static void find_uses(nd_code *c, int s, uint8_t *lists)
         mark_root(c, lists, p->stage[s - 1].send_fwd.v[i].to, CROSSES);
     for (int i = 0; s + 1 < p->nstages && i < p->stage[s + 1].send_bwd.n; i++)
         mark_root(c, lists, p->stage[s + 1].send_bwd.v[i].to, CROSSES);
-    for (int i = 0; i < c->m->outputs.n; i++)
-        if (listed(st, c->m->outputs.v[i]))
-            nd_leaves(c, c->m->outputs.v[i], mark_late, lists);
-    if (c->m->loss && listed(st, c->m->loss->def))
+    for (int i = 0; i < st->fwd.n; i++)
+        if (st->fwd.v[i]->kind == OP_OUTPUT)
+            nd_leaves(c, st->fwd.v[i], mark_late, lists);
+    if (has_loss(c, s))
         nd_leaves_of(c, c->m->loss, false, mark_late, lists);
 }
 
@@ -375,11 +420,11 @@ static size_t place_temps(nd_code *c, int s, nd_stage_mem *mem,
     for (int l = 0; l < NLISTS; l++) {
         temps t = {.skip = skip};
         nd_kernels *list = list_of(&c->stage[s], l);
-        plan_list(c, list, c->m->step, &t);
+        find_temps(c, list, c->m->step, &t);
         for (int i = 0; i < t.it.n; i++) {
             item *x = &t.it.v[i];
             if (x->v && lists[x->v->mark] & READ_LATE)
-                x->to = LAST;
+                x->to = list->v.n;
         }
         size_t bytes = pack(c->a, &t.it);
         emit_places(c, mem, &t, at);
@@ -407,7 +452,7 @@ void nd_memplan_new(nd_code *c)
         find_uses(c, s, lists);
         size_t at = place_buckets(c, s, mem);
         mem->loss = (size_t)-1;
-        if (c->m->loss && listed(&p->stage[s], c->m->loss->def)) {
+        if (has_loss(c, s)) {
             mem->loss = at;
             at += 64;
         }

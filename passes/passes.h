@@ -223,6 +223,8 @@ typedef struct nd_stage_mem {
 
 typedef struct nd_memplan {
     ND_VEC(nd_bucket) buckets;
+    int *bucket_of, *member_of;      /* by parameter: its bucket or -1, and
+                                        where it stands in the list there */
     nd_stage_mem *stage;
 } nd_memplan;
 
