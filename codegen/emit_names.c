@@ -60,7 +60,7 @@ static bool is_reserved(const char *s)
         (s[0] && s[1] == '_' && strchr("XBPGM", s[0])))
         return true;
     for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-        if (strcmp(reserved[i], s) == 0)
+        if (reserved[i][0] == s[0] && strcmp(reserved[i], s) == 0)
             return true;
     return false;
 }

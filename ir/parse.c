@@ -402,7 +402,8 @@ nd_module *nd_parse_ir(nd_ctx *c, int file)
     const nd_file *f = &c->files.v[file - 1];
     nd_reader r = {.c = c};
     r.lex = (nd_lexer){c->arena, f->text, f->len, 0, file};
-    r.values = r.axes = r.params = (nd_table){.arena = c->arena, .strings = true};
+    nd_table names = {.arena = c->arena, .strings = true};
+    r.values = r.axes = r.params = names;
     nd_rd_next(&r);
     if (!nd_rd_take_word(&r, "module"))
         nd_rd_fail(&r, r.tok.loc, "expected `module`");

@@ -116,12 +116,6 @@ static int by_size(const void *a, const void *b)
     return x->order - y->order;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const item *x = *(item *const *)a, *y = *(item *const *)b;
-    return (x->at > y->at) - (x->at < y->at);
-}
-
 /* The placed items by the time they live: each in the few nodes of a binary
  * tree over all times that make up its life, and where it begins. */
 typedef struct link {
@@ -129,12 +123,16 @@ typedef struct link {
     int next;                        /* link + 1 */
 } link;
 
+typedef struct span {
+    size_t at, end;
+} span;
+
 typedef struct lives {
     nd_arena *a;
     int times;
     int *during, *begins;            /* link + 1, by node and by time */
     ND_VEC(link) links;
-    item **busy;
+    span *busy;
 } lives;
 
 static void add_link(lives *l, int *head, item *x)
@@ -157,9 +155,24 @@ static void add_life(lives *l, item *x)
 
 static int add_busy(const lives *l, int n, int head)
 {
-    for (; head; head = l->links.v[head - 1].next)
-        l->busy[n++] = l->links.v[head - 1].x;
+    for (; head; head = l->links.v[head - 1].next) {
+        const item *x = l->links.v[head - 1].x;
+        l->busy[n++] = (span){x->at, x->at + x->bytes};
+    }
     return n;
+}
+
+/* Makes h[i] no higher than what is below it in the heap h[0, n). */
+static void sift(span *h, int n, int i)
+{
+    span x = h[i];
+    for (int k; (k = 2 * i + 1) < n; i = k) {
+        k += k + 1 < n && h[k + 1].at < h[k].at;
+        if (h[k].at >= x.at)
+            break;
+        h[i] = h[k];
+    }
+    h[i] = x;
 }
 
 /* The lowest offset that is free of the placed ones while x lives. */
@@ -171,10 +184,13 @@ static size_t lowest_gap(const lives *l, const item *x)
         n = add_busy(l, n, l->during[node]);
     for (int t = x->from + 1; t <= x->to; t++)
         n = add_busy(l, n, l->begins[t]);
-    qsort(l->busy, (size_t)n, sizeof *l->busy, by_offset);
-    for (int i = 0; i < n && l->busy[i]->at < at + x->bytes; i++)
-        if (l->busy[i]->at + l->busy[i]->bytes > at)
-            at = l->busy[i]->at + l->busy[i]->bytes;
+    for (int i = n / 2; i >= 0 && n; i--)
+        sift(l->busy, n, i);
+    while (n && l->busy[0].at < at + x->bytes) {
+        at = l->busy[0].end > at ? l->busy[0].end : at;
+        l->busy[0] = l->busy[--n];
+        sift(l->busy, n, 0);
+    }
     return at;
 }
 
@@ -182,7 +198,7 @@ static size_t lowest_gap(const lives *l, const item *x)
 static size_t pack(nd_arena *a, items *it)
 {
     size_t end = 0;
-    lives l = {.a = a, .times = 1, .busy = ND_NEWN(a, item *, it->n + 1)};
+    lives l = {.a = a, .times = 1, .busy = ND_NEWN(a, span, it->n + 1)};
     ranked *order = ND_NEWN(a, ranked, it->n + 1);
     for (int i = 0; i < it->n; i++) {
         order[i] = (ranked){&it->v[i], i};

@@ -1,8 +1,8 @@
 /* mincut.c - the cheapest set of nodes that separates a source from the sink.
  *
  * Node v is split into an entry and an exit joined by an edge of its weight;
- * an edge u -> v says that v can be made from u. Augmenting paths by breadth
- * first search (Edmonds and Karp, 1972). Among the cheapest cuts the one
+ * an edge u -> v says that v can be made from u. All shortest paths at once,
+ * then the next longer ones (Dinic, 1970). Among the cheapest cuts the one
  * nearest to the sink is taken, so that the least is computed again.
  */
 #include "passes.h"
@@ -66,46 +66,77 @@ void nd_mincut_sink(nd_mincut *c, int v)
     join(c, 2 * v + 1, c->ends - 1, UNBOUNDED);
 }
 
-/* Breadth first from the source; via[x] is the edge that reached x. */
-static bool find_path(nd_mincut *c, int *via, int *queue)
+/* Breadth first from the source: how far away each end is, -1 for never. */
+static bool find_levels(nd_mincut *c, int *level, int *queue)
 {
-    memset(via, -1, sizeof *via * (size_t)c->ends);
+    memset(level, -1, sizeof *level * (size_t)c->ends);
     int head = 0, tail = 0, source = c->ends - 2;
     queue[tail++] = source;
+    level[source] = 0;
     while (head < tail) {
         int x = queue[head++];
         for (int e = c->first[x]; e >= 0; e = c->edges.v[e].next) {
             int y = c->edges.v[e].to;
-            if (!c->edges.v[e].room || via[y] >= 0 || y == source)
+            if (!c->edges.v[e].room || level[y] >= 0)
                 continue;
-            via[y] = e;
-            if (y == c->ends - 1)
-                return true;
+            level[y] = level[x] + 1;
             queue[tail++] = y;
         }
     }
-    return false;
+    return level[c->ends - 1] >= 0;
 }
 
-static void augment(nd_mincut *c, const int *via)
+/* Sends what fits along the path; returns the first edge that is full now. */
+static int augment(nd_mincut *c, const int *path, int n)
 {
     int64_t room = UNBOUNDED;
-    int sink = c->ends - 1, source = c->ends - 2;
-    for (int x = sink; x != source; x = c->edges.v[via[x] ^ 1].to)
-        if (c->edges.v[via[x]].room < room)
-            room = c->edges.v[via[x]].room;
-    for (int x = sink; x != source; x = c->edges.v[via[x] ^ 1].to) {
-        c->edges.v[via[x]].room -= room;
-        c->edges.v[via[x] ^ 1].room += room;
+    int full = 0;
+    for (int i = 0; i < n; i++)
+        if (c->edges.v[path[i]].room < room)
+            room = c->edges.v[path[full = i]].room;
+    for (int i = 0; i < n; i++) {
+        c->edges.v[path[i]].room -= room;
+        c->edges.v[path[i] ^ 1].room += room;
+    }
+    return full;
+}
+
+/* All shortest paths, depth first; `next` is the edge to go on with at each
+ * end, so that none is looked at twice. */
+static void send_all(nd_mincut *c, int *level, int *next, int *path)
+{
+    int n = 0, sink = c->ends - 1, x = c->ends - 2;
+    memcpy(next, c->first, sizeof *next * (size_t)c->ends);
+    for (;;) {
+        if (x == sink) {
+            n = augment(c, path, n);
+            x = c->edges.v[path[n] ^ 1].to;
+        }
+        int e = next[x];
+        while (e >= 0 && (!c->edges.v[e].room ||
+                          level[c->edges.v[e].to] != level[x] + 1))
+            e = c->edges.v[e].next;
+        next[x] = e;
+        if (e >= 0) {
+            path[n++] = e;
+            x = c->edges.v[e].to;
+        } else if (n) {
+            level[x] = -1;           /* a dead end */
+            x = c->edges.v[path[--n] ^ 1].to;
+        } else {
+            return;
+        }
     }
 }
 
 void nd_mincut_solve(nd_mincut *c, bool *kept)
 {
-    int *via = ND_NEWN(c->arena, int, c->ends);
+    int *level = ND_NEWN(c->arena, int, c->ends);
+    int *next = ND_NEWN(c->arena, int, c->ends);
+    int *path = ND_NEWN(c->arena, int, c->ends);
     int *queue = ND_NEWN(c->arena, int, c->ends);
-    while (find_path(c, via, queue))
-        augment(c, via);
+    while (find_levels(c, level, queue))
+        send_all(c, level, next, path);
     /* Backwards from the sink along edges that still have room. */
     bool *reaches = ND_NEWN(c->arena, bool, c->ends);
     int head = 0, tail = 0;

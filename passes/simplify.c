@@ -55,9 +55,15 @@ static bool same_op(const nd_op *a, const nd_op *b)
 static uint32_t op_hash(const nd_op *op)
 {
     uint64_t h = (uint64_t)op->kind * 31 + (uint64_t)op->sub;
+    uint64_t num;
+    memcpy(&num, &op->num, sizeof num);  /* all that tells constants apart */
+    h = h * 0x9e3779b97f4a7c15u + num;
     for (int i = 0; i < op->nin; i++)
         h = h * 0x9e3779b97f4a7c15u + ((uintptr_t)op->in[i] >> 4);
-    return (uint32_t)(h ^ h >> 29);
+    for (int i = 0; i < op->naxes; i++)
+        h = h * 0x9e3779b97f4a7c15u + ((uintptr_t)op->axes[i] >> 4);
+    h *= 0x9e3779b97f4a7c15u;
+    return (uint32_t)(h >> 32);
 }
 
 /* A narrow value that was widened and is narrowed again; else the operand. */
