@@ -68,9 +68,39 @@ void *nd_alloc(nd_arena *a, size_t bytes)
     return p;
 }
 
+/* Makes the newest allocation longer where it is. */
+static bool stretch(nd_arena *a, const void *p, size_t old, size_t bytes)
+{
+    chunk *c = a->head;
+    old = (old + 15) & ~(size_t)15;
+    bytes = (bytes + 15) & ~(size_t)15;
+    if (!p || !c || c->used < old || c->mem + c->used - old != p ||
+        c->cap - c->used + old < bytes)
+        return false;
+    c->used += bytes - old;
+    return true;
+}
+
+/* A string that fills a chunk takes the chunk along, so that a long text costs
+ * its length, not what all shorter versions of it cost. */
+static char *move_chunk(nd_arena *a, const char *s, size_t bytes)
+{
+    if (!a->head || a->head->mem != s || bytes <= CHUNK)
+        return NULL;
+    chunk *c = realloc(a->head, sizeof *c + bytes);
+    if (!c)
+        abort();
+    c->used = c->cap = bytes;
+    a->head = c;
+    return c->mem;
+}
+
 void *nd_grow(nd_arena *a, void *old, int n, int *cap, size_t elem)
 {
-    *cap = *cap ? *cap * 2 : 8;
+    size_t was = (size_t)*cap * elem;
+    *cap = *cap ? *cap * 2 : elem > 64 ? 2 : 8;
+    if (stretch(a, old, was, (size_t)*cap * elem))
+        return old;
     void *p = nd_alloc(a, (size_t)*cap * elem);
     if (n)
         memcpy(p, old, (size_t)n * elem);
@@ -112,12 +142,16 @@ char *nd_fmt(nd_arena *a, const char *fmt, ...)
 void nd_putn(nd_buf *b, const char *s, size_t n)
 {
     if (b->n + n + 1 > b->cap) {
-        size_t cap = b->cap ? b->cap : 256;
+        size_t cap = b->cap ? b->cap : 64;
         while (cap < b->n + n + 1)
             cap *= 2;
-        char *p = nd_alloc(b->arena, cap);
-        if (b->n)
-            memcpy(p, b->s, b->n);
+        char *p = b->s;
+        if (!stretch(b->arena, b->s, b->cap, cap) &&
+            !(p = move_chunk(b->arena, b->s, cap))) {
+            p = nd_alloc(b->arena, cap);
+            if (b->n)
+                memcpy(p, b->s, b->n);
+        }
         b->s = p;
         b->cap = cap;
     }

@@ -132,6 +132,7 @@ typedef struct lives {
     int times;
     int *during, *begins;            /* link + 1, by node and by time */
     ND_VEC(link) links;
+    size_t *full;                    /* by time: no gap is below */
     span *busy;
 } lives;
 
@@ -144,6 +145,9 @@ static void add_link(lives *l, int *head, item *x)
 static void add_life(lives *l, item *x)
 {
     add_link(l, &l->begins[x->from], x);
+    for (int t = x->from; t <= x->to; t++)
+        if (x->at <= l->full[t] && x->at + x->bytes > l->full[t])
+            l->full[t] = x->at + x->bytes;
     int lo = x->from + l->times, hi = x->to + l->times + 1;
     for (; lo < hi; lo /= 2, hi /= 2) {
         if (lo & 1)
@@ -153,11 +157,13 @@ static void add_life(lives *l, item *x)
     }
 }
 
-static int add_busy(const lives *l, int n, int head)
+/* Those that end above `at`. */
+static int add_busy(const lives *l, int n, int head, size_t at)
 {
     for (; head; head = l->links.v[head - 1].next) {
         const item *x = l->links.v[head - 1].x;
-        l->busy[n++] = (span){x->at, x->at + x->bytes};
+        if (x->at + x->bytes > at)
+            l->busy[n++] = (span){x->at, x->at + x->bytes};
     }
     return n;
 }
@@ -180,10 +186,12 @@ static size_t lowest_gap(const lives *l, const item *x)
 {
     size_t at = 0;
     int n = 0;
+    for (int t = x->from; t <= x->to; t++)
+        at = l->full[t] > at ? l->full[t] : at;
     for (int node = x->from + l->times; node; node /= 2)
-        n = add_busy(l, n, l->during[node]);
+        n = add_busy(l, n, l->during[node], at);
     for (int t = x->from + 1; t <= x->to; t++)
-        n = add_busy(l, n, l->begins[t]);
+        n = add_busy(l, n, l->begins[t], at);
     for (int i = n / 2; i >= 0 && n; i--)
         sift(l->busy, n, i);
     while (n && l->busy[0].at < at + x->bytes) {
@@ -206,6 +214,7 @@ static size_t pack(nd_arena *a, items *it)
     }
     l.during = ND_NEWN(a, int, 2 * l.times);
     l.begins = ND_NEWN(a, int, l.times);
+    l.full = ND_NEWN(a, size_t, l.times);
     qsort(order, (size_t)it->n, sizeof *order, by_size);
     for (int i = 0; i < it->n; i++) {
         item *x = order[i].x;
