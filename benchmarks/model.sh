@@ -4,7 +4,7 @@
 #
 #   benchmarks/model.sh KIND [LINES] [PLAN]      KIND "list" names them all
 #
-# PLAN is one (default, one rank) or many: dp = 2, tp = 2, pp = 2, four
+# PLAN is one (default: one rank) or many: dp = 2, tp = 2, pp = 2, four
 # microbatches, the pipeline over a short repeat behind the generated lines.
 set -eu
 kind=$1 lines=${2:-2000} plan=${3:-one}
