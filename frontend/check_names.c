@@ -516,6 +516,11 @@ void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
         ck_note(c, var->loc, "it is assigned here");
         return;
     }
+    if (!strcmp(what, "value") && ck_find_bind(c, name)) {
+        ck_error(c, at, "`%s` is an axis; give its size a name: n = %s", name,
+                 name);
+        return;
+    }
     if (!strcmp(what, "name") &&
         (ck_find_fn(c, name, &file) || ck_is_builtin(name))) {
         ck_error(c, at, "`%s` is a function; call it: %s(...)", name, name);

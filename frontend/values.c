@@ -49,6 +49,10 @@ static void put_number(nd_buf *b, nd_dtype t, double v)
 {
     if (t == ND_BOOL)
         nd_put(b, v != 0 ? "true" : "false");
+    else if (isnan(v))
+        nd_put(b, "nan");            /* printf may say -nan */
+    else if (!nd_is_float(t))
+        nd_putf(b, "%.0f", v);
     else
         nd_putf(b, "%.6g", v == 0 ? 0 : v);          /* no -0 */
 }
