@@ -31,7 +31,7 @@
 #define NDC_RUNTIME_LIB "/usr/local/lib/libndrt.a"
 #endif
 #ifndef NDC_LINK_FLAGS
-#define NDC_LINK_FLAGS "-ldnnl -ljansson -lpthread -ldl -lm"
+#define NDC_LINK_FLAGS "-ldnnl -ljansson -lz -lpthread -ldl -lm"
 #endif
 
 extern char **environ;
