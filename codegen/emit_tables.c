@@ -118,8 +118,9 @@ static void emit_buckets(cg *g, nd_buf *b)
     for (int i = 0; i < mem->buckets.n; i++) {
         const nd_bucket *k = &mem->buckets.v[i];
         nd_putf(b, "    {%d, bucket%d, %zu, 0x%x, 0x%x, 0x%x, 0x%x, %s, %s, "
-                   "%s},\n", k->params.n, i, k->n, k->sum, k->cut, k->zero, k->stages,
-                bool_of(k->decay), bool_of(k->frozen), bool_of(k->muon));
+                   "%s},\n", k->params.n, i, k->n, k->sum, k->cut, k->zero,
+                k->stages, bool_of(k->decay), bool_of(k->frozen),
+                bool_of(k->muon));
     }
     nd_put(b, "};\n\n");
 }
