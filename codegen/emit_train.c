@@ -104,5 +104,9 @@ void cg_emit_train(cg *g, nd_buf *b)
     if (t->load_prefix)
         nd_putf(b, "        .load_prefix = %s,\n",
                 cg_text_of(g, t->load_prefix));
+    if (t->save_every)
+        nd_putf(b, "        .save_every = %lld,\n        .keep = %lld,\n"
+                   "        .save_folder = %s,\n", (long long)t->save_every,
+                (long long)t->keep, cg_text_of(g, t->save_folder));
     nd_put(b, "    },\n");
 }

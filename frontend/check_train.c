@@ -303,6 +303,24 @@ static void evaluation(ck *c, ast_expr *e, nd_train *t)
         ck_cfg_int(c, slot[1], 1, &t->eval_batches);
 }
 
+static void checkpoint(ck *c, ast_expr *e, nd_train *t)
+{
+    static const char *const args[] = {"steps", "keep", "path"};
+    ast_expr *slot[3];
+    if (!ck_cfg_form(c, e, "checkpoint", "every", "every(1000, keep = 3)") ||
+        !ck_cfg_args(c, "every", e->args, args, 3, slot))
+        return;
+    t->save_folder = "checkpoints";
+    if (!slot[0])
+        ck_error(c, e->loc, "`every` needs a number of steps");
+    else
+        ck_cfg_int(c, slot[0], 1, &t->save_every);
+    if (slot[1])
+        ck_cfg_int(c, slot[1], 1, &t->keep);
+    if (slot[2])
+        ck_cfg_str(c, slot[2], &t->save_folder);
+}
+
 static void initial(ck *c, ast_expr *e, nd_train *t)
 {
     static const char *const args[] = {"path", "prefix"};
@@ -424,7 +442,7 @@ void ck_train(ck *c, const ast_decl *d)
     if (slot[PRECISION])
         precision(c, slot[PRECISION]);
     if (slot[CHECKPOINT])
-        ck_later(c, slot[CHECKPOINT]->loc, "`checkpoint`");
+        checkpoint(c, slot[CHECKPOINT], t);
     if (slot[METRIC])
         metrics(c, slot[METRIC], t);
     if (t->eval_every && !t->eval_batches && !t->metrics.n)

@@ -297,6 +297,8 @@ typedef struct nd_train {
     int64_t eval_every, eval_batches;    /* 0 batches: all there are */
     ND_VEC(const char *) metrics;    /* outputs, by name */
     const char *load_path, *load_prefix;
+    int64_t save_every, keep;        /* checkpoints; keep 0: all */
+    const char *save_folder;
     nd_loc loc;
 } nd_train;
 

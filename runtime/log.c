@@ -49,7 +49,9 @@ ndrt_status ndrt_log_open(ndrt_rank *r)
      * on into a file: plain lines there. */
     l->terminal = isatty(STDOUT_FILENO) && !ndrt_under_launcher();
     l->last = now();
-    if (path && !(l->json = fopen(path, "we")))
+    /* a run that goes on adds to its log */
+    const char *mode = r->state->config->resume_path ? "ae" : "we";
+    if (path && !(l->json = fopen(path, mode)))
         return ndrt_fail(r, NDRT_EINPUT, "cannot write \"%s\": %s", path,
                          strerror(errno));
     return NDRT_OK;

@@ -179,6 +179,8 @@ typedef struct ndrt_train {
     int nmetrics;
     const int *metrics;           /* indices into program->outputs */
     const char *load_path, *load_prefix;
+    int64_t save_every, keep;     /* checkpoints; 0: none, all are kept */
+    const char *save_folder;
 } ndrt_train;
 
 typedef struct ndrt_program {

@@ -15,7 +15,7 @@
 
 typedef struct ndrt_config {
     ndrt_train train;             /* the program's, with overrides */
-    const char *log_path, *save_path, *generate;
+    const char *log_path, *save_path, *generate, *resume_path;
     const char *eval_path;        /* goes with --data, in either order */
     int64_t tokens;               /* to generate */
     double temperature;
@@ -32,6 +32,11 @@ ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
 typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
 typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
+
+typedef struct ndrt_step_line {
+    int64_t step, tokens;
+    double loss, grad_norm, lr;
+} ndrt_step_line;
 
 typedef struct ndrt_state {
     const ndrt_config *config;
@@ -54,7 +59,9 @@ typedef struct ndrt_state {
     bool scratch_told;
     int64_t fail_at;              /* communication calls until a made-up
                                      failure; 0: never */
+    int64_t start;                /* steps done by the run that is resumed */
     int64_t updates;              /* optimizer updates so far */
+    ndrt_step_line last;          /* the latest step */
     double *tally;                /* sum and count of each metric, or NULL */
     int64_t tally_rows;           /* of the batch, that count */
     jmp_buf jump;                 /* out of generated code */
@@ -237,6 +244,18 @@ char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
                       const char *prefix);
 ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix);
 ndrt_status ndrt_save(ndrt_rank *r, const char *path);
+/* With the optimizer's state, the step and the number of updates. */
+ndrt_status ndrt_load_all(ndrt_rank *r, const char *path, int64_t counts[2]);
+ndrt_status ndrt_save_all(ndrt_rank *r, const char *path);
+
+/* ---- resume.c: a folder of checkpoints --------------------------------- */
+
+/* Before the training: what --resume names is loaded, and the folder that new
+ * checkpoints go to is made ready. */
+ndrt_status ndrt_resume(ndrt_rank *r);
+ndrt_status ndrt_check_folder(ndrt_rank *r);
+bool ndrt_checkpoint_due(const ndrt_rank *r);
+ndrt_status ndrt_checkpoint(ndrt_rank *r);
 
 /* ---- data.c, windows.c, arrays.c -------------------------------------- */
 
@@ -345,11 +364,6 @@ ndrt_status ndrt_evaluate(ndrt_rank *r);
 ndrt_status ndrt_generate(ndrt_rank *r, FILE *out);
 
 /* ---- log.c ------------------------------------------------------------ */
-
-typedef struct ndrt_step_line {
-    int64_t step, tokens;
-    double loss, grad_norm, lr;
-} ndrt_step_line;
 
 ndrt_status ndrt_log_open(ndrt_rank *r);       /* rank 0; others: no-ops */
 void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s);

@@ -13,8 +13,8 @@
 enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 
 typedef enum {
-    STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE, GENERATE,
-    TOKENS, TEMPERATURE, THREADS, HELP, VERSION, NOPTIONS
+    STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE,
+    CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -35,6 +35,9 @@ static const struct {
     [LOAD] = {"--load", "FILE", "start from these weights (.safetensors)"},
     [SAVE] = {"--save", "FILE", "write the weights at the end "
               "(.safetensors)"},
+    [CHECKPOINTS] = {"--checkpoints", "DIR", "where the source's `checkpoint` "
+                     "goes"},
+    [RESUME] = {"--resume", "DIR", "go on from the last checkpoint there"},
     [GENERATE] = {"--generate", "TEXT", "continue this text, after training "
                   "and saving"},
     [TOKENS] = {"--tokens", "N", "bytes to generate (200)"},
@@ -174,6 +177,12 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return true;
     case SAVE:
         c->save_path = v;
+        return true;
+    case CHECKPOINTS:
+        t->save_folder = v;
+        return true;
+    case RESUME:
+        c->resume_path = v;
         return true;
     case GENERATE:
         c->generate = v;

@@ -194,7 +194,20 @@ static ndrt_status one_step(ndrt_rank *r)
     }
     if (s == NDRT_OK)
         ndrt_log_step(r, &line);
+    r->state->last = line;
     return s;
+}
+
+/* Weights that are not finite would only show in the next loss: they must not
+ * take the place of good ones. */
+static ndrt_status save(ndrt_rank *r)
+{
+    double bad = first_bad(r) < r->program->nparams;
+    ndrt_status s = ndrt_sum_doubles(r, &bad, 1);
+
+    if (s == NDRT_OK && bad > 0.0)
+        s = not_finite(r, r->state->last.loss, r->state->last.grad_norm);
+    return s == NDRT_OK ? ndrt_checkpoint(r) : s;
 }
 
 static ndrt_status check_loss(ndrt_rank *r)
@@ -211,11 +224,13 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     int64_t steps = r->state->config->train.steps;
     ndrt_status s = steps > 0 ? check_loss(r) : NDRT_OK;
 
-    for (r->step = 1; r->step <= steps && s == NDRT_OK; r->step++) {
+    for (r->step = r->state->start + 1; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         s = one_step(r);
         if (s == NDRT_OK)
             s = ndrt_evaluate(r);
+        if (s == NDRT_OK && ndrt_checkpoint_due(r))
+            s = save(r);
     }
     r->training = false;
     return s;

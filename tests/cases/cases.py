@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -466,6 +467,50 @@ def frozen(b):
     near(rows[0]["grad_norm"], math.sqrt(total), 1e-5, "norm")
 
 
+def resume(b):
+    """A run that is resumed goes on bit for bit; the last checkpoints are kept."""
+    plans = (('muon(lr = cosine(0.02, warmup = 2), adamw = ["wte", "wpe"])',
+              ("1", "dp2", "tp2", "pp2", "zero1", "2x2x2zero1")),
+             ("adamw(lr = 0.01)", ("1", "dp2", "tp2", "pp2", "2x2x2zero1")),
+             ("sgd(lr = 0.1, momentum = 0.9)", ("zero1", "pp3")),
+             ("lion(lr = 0.001)", ("tp2",)))
+    column = lambda rows: [(r["step"], r["loss"], r["grad_norm"], r["lr"]) for r in rows]  # noqa: E731
+    for i, (rule, meshes) in enumerate(plans):
+        name = "gresume%d" % i
+        DERIVED[name] = ("gdrop", "sgd(lr = 0.1)", rule + "\n  checkpoint = every(2)")
+        for mesh in meshes:
+            program = b.compile(name, mesh)
+            folder = program[0] + ".steps"
+            shutil.rmtree(folder, ignore_errors=True)
+            options = ["--steps", "7", "--checkpoints", folder]
+            rows, w, _ = b.run(program, *options)
+            check(sorted(os.listdir(folder)) == ["step-%d.safetensors" % k for k in (2, 4, 6, 7)], "files")
+            if i == 0:
+                _, _, text = b.run(program, *options, expect=1)
+                check("holds step 7 of an earlier run" in text, "another run's folder:\n" + text)
+            # as if it had been killed while it wrote step 6
+            os.rename(os.path.join(folder, "step-6.safetensors"), os.path.join(folder, "step-6.safetensors.tmp"))
+            os.remove(os.path.join(folder, "step-7.safetensors"))
+            again, w2, _ = b.run(program, *options, "--resume", folder)
+            check(column(again) == column(rows)[4:], "%s %s: other losses" % (rule, mesh))
+            check(w == w2, "%s %s: other weights" % (rule, mesh))
+    # a checkpoint of one mesh goes on with another
+    for k in (6, 7):
+        os.remove(os.path.join(folder, "step-%d.safetensors" % k))
+    again, w2, _ = b.run(b.compile(name, "pp2"), "--steps", "7", "--checkpoints", folder, "--resume", folder)
+    near_list([r["loss"] for r in again], [r["loss"] for r in rows[4:]], 1e-5, "loss on another mesh")
+    DERIVED["gkeep"] = ("g", "seed      = 1", 'seed = 1\n  checkpoint = every(1, keep = 2, path = "kept")')
+    shutil.rmtree(b.path("kept"), ignore_errors=True)
+    program = b.compile("gkeep", "dp2tp2")
+    b.run(program)
+    check(sorted(os.listdir(b.path("kept"))) == ["step-4.safetensors", "step-5.safetensors"], "the last two are kept")
+    _, _, text = b.run(program, "--lr", "1e39", "--resume", "kept", "--steps", "7", expect=1)
+    check("not finite" in text, "weights that are not finite:\n" + text)
+    check(len(os.listdir(b.path("kept"))) == 2, "a checkpoint that is not finite is written")
+    _, _, text = b.run(program, "--resume", "nowhere", expect=1)
+    check('cannot read the folder "nowhere"' in text, text)
+
+
 def sweep(b):
     """Parameters after 5 SGD steps on every mesh; 1e-6 at step 0."""
     same_run(b, "g", ["dp2", "tp2", "sp2", "pp2", "pp3", "pp4", "dp2tp2", "tp2pp2", "dp2pp2",
@@ -475,7 +520,7 @@ def sweep(b):
 
 
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a31, a36,
-                                 b03, b04, f13, frozen, metric, muon, sweep)}
+                                 b03, b04, f13, frozen, metric, muon, resume, sweep)}
 
 
 def main():
