@@ -113,7 +113,8 @@ static ndrt_status read_type(reader *rd, ndrt_st_tensor *t, const char *descr)
     }
     int n = descr ? (int)strcspn(descr, ",") : 0;
     return BAD(rd, "\"%s\": the array \"%s\" has the dtype %.*s; read are "
-               "float 16, 32 and 64, int 32 and 64, uint8 and bool, little-endian",
+               "float 16, 32 and 64, int 32 and 64, uint8 and bool, "
+               "little-endian",
                rd->path, t->name, n < 40 ? n : 40, descr ? descr : "");
 }
 

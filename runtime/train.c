@@ -224,7 +224,8 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     int64_t steps = r->state->config->train.steps;
     ndrt_status s = steps > 0 ? check_loss(r) : NDRT_OK;
 
-    for (r->step = r->state->start + 1; r->step <= steps && s == NDRT_OK; r->step++) {
+    r->step = r->state->start + 1;
+    for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         s = one_step(r);
         if (s == NDRT_OK)

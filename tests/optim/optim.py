@@ -232,7 +232,7 @@ def torch_muon(args):
     args = dict(args, weight_decay=args.get("decay", 0.0), ns_steps=args.get("steps", 5))
     for k in ("decay", "steps", "adamw_lr", "betas"):
         args.pop(k, None)
-    bf16, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, lambda x: x
+    bf16, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, lambda x: x.clone()
     out = {}
     for k in "wv":
         q = torch.nn.Parameter(torch.tensor(init[k], dtype=torch.float64).reshape(SHAPES[k]).T.contiguous())
