@@ -40,7 +40,7 @@
 #define NDC_INCLUDEDIR "include"
 #endif
 #ifndef NDC_LINK_FLAGS
-#define NDC_LINK_FLAGS "-ldnnl -ljansson -lpthread -ldl -lm"
+#define NDC_LINK_FLAGS "-ldnnl -ljansson -lz -lpthread -ldl -lm"
 #endif
 
 extern char **environ;

@@ -219,6 +219,10 @@ const char *cg_place(cg *g, size_t x);              /* or NDRT_NONE */
 void cg_emit_enums(cg *g, nd_buf *b);
 void cg_emit_places(cg *g, nd_buf *b);
 void cg_emit_tables(cg *g, nd_buf *b);
+const char *cg_text_of(cg *g, const char *s);       /* "s" or NULL */
+const char *cg_real(cg *g, double v);
+void cg_emit_metrics(cg *g, nd_buf *b);
+void cg_emit_train(cg *g, nd_buf *b);
 void cg_emit_header(cg *g, nd_buf *b);
 const char *cg_stage_prefix(cg *g, int s);          /* "" or "stage0_" */
 

@@ -16,7 +16,7 @@ static void take_file_names(cg *g)
         "at", "weight", "gradient", "place", "places", "weights_at",
         "gradients_at", "reduce_scatter", "all_gather", "mesh_name",
         "mesh_size", "groups", "extents", "stage_bounds", "params", "buckets",
-        "inputs", "outputs", "ranges", "stages", "program",
+        "inputs", "outputs", "ranges", "metrics", "stages", "program",
     };
     static const char *const by_stage[] = {
         "prepare", "forward", "backward", "send_forward", "send_backward",

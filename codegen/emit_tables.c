@@ -3,38 +3,11 @@
  */
 #include "codegen.h"
 
-#include <math.h>
 #include <string.h>
-
-static const char *text_of(cg *g, const char *s)
-{
-    nd_buf b = {.arena = g->a};
-    nd_put(&b, "");
-    for (; s && *s; s++) {
-        if (*s == '"' || *s == '\\')
-            nd_put(&b, "\\");
-        if ((unsigned char)*s < 32)
-            nd_putf(&b, "\\%03o", (unsigned char)*s);
-        else
-            nd_putn(&b, s, 1);
-    }
-    return s ? nd_fmt(g->a, "\"%s\"", b.s) : "NULL";
-}
 
 static const char *bool_of(bool x)
 {
     return x ? "true" : "false";
-}
-
-static const char *real(cg *g, double v)
-{
-    for (int digits = 6; digits <= 17; digits++) {
-        const char *s = nd_fmt(g->a, "%.*g", digits, v);
-        double back;
-        if (sscanf(s, "%lf", &back) == 1 && back == v)
-            return s;
-    }
-    return "0";
 }
 
 /* ---- mesh, extents, parameters ------------------------------------------ */
@@ -63,7 +36,7 @@ static void emit_extents(cg *g, nd_buf *b)
         if (e->piped)
             nd_putf(&w, "/%s", g->m->mesh.name[g->m->mesh.pipe]);
         nd_putf(b, "    [%s] = {%s, %lld, %d, {", g->ext_name[i],
-                text_of(g, w.s), (long long)e->axis->size,
+                cg_text_of(g, w.s), (long long)e->axis->size,
                 e->piped ? 1 : e->cut.n);
         if (e->piped)
             nd_putf(b, "%d", g->m->mesh.pipe);
@@ -104,18 +77,20 @@ static void emit_params(cg *g, nd_buf *b)
         uint32_t stages = in < 0 ? 0 : g->c->mem.buckets.v[in].stages;
         nd_buf s = {.arena = g->a};
         nd_putf(&s, "[%s] = {%s, %d, ", g->param_name[i],
-                text_of(g, p->name), p->value->type.rank);
+                cg_text_of(g, p->name), p->value->type.rank);
         list_shape(g, &s, &p->value->type);
         nd_put(&s, ",");
         cg_fold(b, 4, s.s);
         nd_putf(b, "        %d, {", p->nlayers);
         for (int k = 0; k < p->nlayers; k++)
             nd_putf(b, "%s%d", k ? ", " : "", p->layer[k].at);
-        nd_putf(b, "%s}, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, 0x%x},\n",
+        nd_putf(b, "%s}, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, 0x%x, "
+                   "%s, %d},\n",
                 p->nlayers ? "" : "0", init[p->init],
-                real(g, p->init_arg), (long long)p->fan_in,
+                cg_real(g, p->init_arg), (long long)p->fan_in,
                 (long long)p->fan_out, bool_of(p->decay), bool_of(p->frozen),
-                (unsigned)stages);
+                (unsigned)stages, bool_of(p->muon),
+                p->lead + p->nlayers);
     }
     nd_put(b, "};\n\n");
 }
@@ -135,13 +110,14 @@ static void emit_buckets(cg *g, nd_buf *b)
     if (!mem->buckets.n)
         return;
     nd_put(b, "\n/* Count, members, floats; mesh axes (bits): gradient "
-              "pending, cut, state cut;\n * stages; weight decay, frozen. */"
-              "\nstatic const ndrt_bucket buckets[] = {\n");
+              "pending, cut, state cut;\n * stages; weight decay, frozen, "
+              "muon. */\nstatic const ndrt_bucket buckets[] = {\n");
     for (int i = 0; i < mem->buckets.n; i++) {
         const nd_bucket *k = &mem->buckets.v[i];
-        nd_putf(b, "    {%d, bucket%d, %zu, 0x%x, 0x%x, 0x%x, 0x%x, %s, %s},"
-                "\n", k->params.n, i, k->n, k->sum, k->cut, k->zero, k->stages,
-                bool_of(k->decay), bool_of(k->frozen));
+        nd_putf(b, "    {%d, bucket%d, %zu, 0x%x, 0x%x, 0x%x, 0x%x, %s, %s, "
+                   "%s},\n", k->params.n, i, k->n, k->sum, k->cut, k->zero,
+                k->stages, bool_of(k->decay), bool_of(k->frozen),
+                bool_of(k->muon));
     }
     nd_put(b, "};\n\n");
 }
@@ -154,10 +130,10 @@ static const char *dtype_word(nd_dtype t)
 static void tensor(cg *g, nd_buf *b, const char *name, const nd_type *t)
 {
     nd_buf s = {.arena = g->a};
-    nd_putf(&s, "{%s, %s, %d, {", text_of(g, name), dtype_word(t->dtype),
+    nd_putf(&s, "{%s, %s, %d, {", cg_text_of(g, name), dtype_word(t->dtype),
             t->rank);
     for (int k = 0; k < t->rank; k++)
-        nd_putf(&s, "%s%s", k ? ", " : "", text_of(g, t->axis[k]->name));
+        nd_putf(&s, "%s%s", k ? ", " : "", cg_text_of(g, t->axis[k]->name));
     nd_put(&s, t->rank ? "}, " : "0}, ");
     list_shape(g, &s, t);
     nd_put(&s, "},");
@@ -283,6 +259,9 @@ static void stage_row(cg *g, nd_buf *b, int s)
     if (g->m->outputs.n)
         nd_putf(b, "        .outputs = %soutputs_at,\n", pre);
     nd_putf(b, "        .loss = %s,\n", cg_place(g, mem->loss));
+    if (mem->work_bytes)
+        nd_putf(b, "        .work = %zu,\n        .work_bytes = %zu,\n",
+                mem->work, mem->work_bytes);
     if (g->c->stage[s].pre.v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
     nd_put(b, "        .run = {\n");
@@ -320,50 +299,6 @@ static int sample_extent(cg *g)
     return -1;
 }
 
-static void emit_train(cg *g, nd_buf *b)
-{
-    static const char *const data[] = {"NONE", "TEXT", "ARRAYS", "SYNTHETIC"};
-    static const char *const opt[] = {"SGD", "ADAM", "ADAMW"};
-    static const char *const lr[] = {"CONST", "COSINE", "LINEAR", "WSD"};
-    const nd_train *t = &g->m->train;
-    nd_put(b, "    .train = {\n");
-    nd_putf(b, "        .data = NDRT_DATA_%s,\n", data[t->data]);
-    if (t->data_path)
-        nd_putf(b, "        .data_path = %s,\n", text_of(g, t->data_path));
-    nd_putf(b, "        .opt = NDRT_%s,\n        .lr_kind = NDRT_LR_%s,\n",
-            opt[t->opt], lr[t->lr_kind]);
-    struct {
-        const char *name;
-        double v;
-    } num[] = {{"lr", t->lr}, {"lr_min", t->lr_min}, {"beta1", t->beta1},
-               {"beta2", t->beta2}, {"eps", t->eps},
-               {"weight_decay", t->weight_decay}, {"momentum", t->momentum},
-               {"clip", t->clip}};
-    for (size_t i = 0; i < sizeof num / sizeof *num; i++)
-        if (num[i].v != 0)
-            nd_putf(b, "        .%s = %s,\n", num[i].name, real(g, num[i].v));
-    if (t->nesterov)
-        nd_put(b, "        .nesterov = true,\n");
-    nd_putf(b, "        .warmup = %lld,\n        .steps = %lld,\n"
-               "        .seed = %llu,\n",
-            (long long)t->warmup, (long long)t->steps,
-            (unsigned long long)t->seed);
-    if (t->lr_kind == LR_WSD && t->steps > 0)
-        nd_putf(b, "        .decay_fraction = %s,\n",
-                real(g, t->decay_steps || t->steps < 5
-                            ? (double)t->decay_steps / (double)t->steps
-                            : -1.0));
-    if (t->eval_every)
-        nd_putf(b, "        .eval_every = %lld,\n        .eval_batches = "
-                   "%lld,\n", (long long)t->eval_every,
-                (long long)t->eval_batches);
-    if (t->load_path)
-        nd_putf(b, "        .load_path = %s,\n", text_of(g, t->load_path));
-    if (t->load_prefix)
-        nd_putf(b, "        .load_prefix = %s,\n", text_of(g, t->load_prefix));
-    nd_put(b, "    },\n");
-}
-
 static const char *source_name(cg *g)
 {
     if (!g->m->ctx->files.n)
@@ -391,7 +326,7 @@ static void emit_program(cg *g, nd_buf *b)
         used += g->ext_used[i];
     nd_putf(b, "static const ndrt_program program = {\n    .name = %s,\n"
                "    .source = %s,\n",
-            text_of(g, g->m->name), text_of(g, source_name(g)));
+            cg_text_of(g, g->m->name), cg_text_of(g, source_name(g)));
     if (real_axes)
         nd_putf(b, "    .nmesh = %d,\n    .mesh_name = mesh_name,\n"
                    "    .mesh_size = mesh_size,\n", real_axes);
@@ -406,7 +341,7 @@ static void emit_program(cg *g, nd_buf *b)
             z, g->m->program->nmicro);
     nd_putf(b, "    .sample_extent = %s,\n    .sample_axis = %s,\n",
             sample < 0 ? "-1" : cg_ext(g, sample),
-            g->m->sample ? text_of(g, g->m->sample->name) : "NULL");
+            g->m->sample ? cg_text_of(g, g->m->sample->name) : "NULL");
     nd_putf(b, "    .nextents = %d,\n    .extents = extents,\n", used);
     count(b, "nparams", "params", g->m->params.n);
     count(b, "nbuckets", "buckets", g->c->mem.buckets.n);
@@ -420,7 +355,7 @@ static void emit_program(cg *g, nd_buf *b)
     if (g->m->loss)
         nd_putf(b, "    .loss_sum = 0x%x,\n",
                 (unsigned)(g->m->loss->type.sum & ~micro));
-    emit_train(g, b);
+    cg_emit_train(g, b);
     nd_put(b, "};\n\n");
 }
 
@@ -430,7 +365,7 @@ void cg_emit_tables(cg *g, nd_buf *b)
     if (m->micro) {
         nd_put(b, "static const char *const mesh_name[] = {");
         for (int i = 0; i < m->micro; i++)
-            nd_putf(b, "%s%s", i ? ", " : "", text_of(g, m->name[i]));
+            nd_putf(b, "%s%s", i ? ", " : "", cg_text_of(g, m->name[i]));
         nd_put(b, "};\nstatic const int mesh_size[] = {");
         for (int i = 0; i < m->micro; i++)
             nd_putf(b, "%s%d", i ? ", " : "", m->size[i]);
@@ -448,6 +383,7 @@ void cg_emit_tables(cg *g, nd_buf *b)
     emit_buckets(g, b);
     emit_tensors(g, b);
     emit_ranges(g, b);
+    cg_emit_metrics(g, b);
     for (int s = 0; s < g->m->program->nstages; s++)
         stage_arrays(g, b, s);
     nd_put(b, "static const ndrt_stage stages[] = {\n");

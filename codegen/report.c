@@ -112,6 +112,19 @@ static double cross_bytes(report *r, const nd_cross *x, int n)
     return bytes;
 }
 
+/* muon gathers the pieces of a matrix that is cut. */
+static void walk_matrix(report *r, const nd_param *p)
+{
+    const nd_type *t = &p->value->type;
+    uint32_t cut = nd_matrix_cut(p);
+    double bytes = 4;
+    for (int i = 0; i < t->rank; i++)
+        bytes *= (double)r->c->exts.v[nd_ext_of(r->c, t, i)].max;
+    if (mesh_size(r, cut) > 1)
+        add(r, "all_gather", OP_ALL_GATHER, cut, "momenta", 1,
+            bytes * (mesh_size(r, cut) - 1));
+}
+
 /* What the runtime does between the last microbatch and the next step. */
 static void walk_buckets(report *r, int stage)
 {
@@ -128,9 +141,11 @@ static void walk_buckets(report *r, int stage)
         if (z > 1) {
             add(r, "reduce_scatter", OP_REDUCE_SCATTER, b->zero, "gradients",
                 1, bytes * (z - 1) / z);
-            add(r, "all_gather", OP_ALL_GATHER, b->zero, "parameters", 1,
-                bytes * (z - 1) / z);
+            add(r, "all_gather", OP_ALL_GATHER, b->zero,
+                b->muon ? "momenta" : "parameters", 1, bytes * (z - 1) / z);
         }
+        for (int k = 0; k < b->params.n && b->muon; k++)
+            walk_matrix(r, b->params.v[k]);
     }
 }
 

@@ -73,6 +73,18 @@ static bool own_axis(const nd_type *x, const nd_type *y, const ck_axes *ax)
     return false;
 }
 
+/* How many left axes stand before those that are summed; -1 if some stand
+ * behind. */
+static int leading(const ck_param *w, int nsummed, nd_axis *const *summed)
+{
+    int lead = w->left.n - nsummed;
+    for (int i = 0; i < lead; i++)
+        for (int k = 0; k < nsummed; k++)
+            if (w->left.a[i] == summed[k])
+                return -1;
+    return lead;
+}
+
 /* A weight fixes which axes its factor must have, and which it may not. Only
  * groups bind a caller: sum[c](x * v) is also the sum of what x lacks. */
 static bool fits_weight(ck *c, ck_param *w, ck_val x, const ck_axes *ax)
@@ -97,8 +109,10 @@ static bool fits_weight(ck *c, ck_param *w, ck_val x, const ck_axes *ax)
     if (!ck_count(nsummed, summed, &fan))
         fan = INT64_MAX;
     /* Left axes that are not summed are leading ones: one matrix for each. */
-    if (!w->fan_known)
+    if (!w->fan_known) {
         w->p->fan_in = fan;
+        w->p->lead = leading(w, nsummed, summed);
+    }
     w->fan_known = true;
     for (int i = 0; i < w->right.n && w->right.src[i]->group; i++) {
         nd_axis *a = w->right.a[i];

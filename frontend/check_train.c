@@ -1,208 +1,39 @@
-/* check_train.c - the train block, and reading configuration values.
+/* check_train.c - the train block.
  *
  *   optimizer = adamw(lr = cosine(3e-4, warmup = 100, min = 3e-5))
+ *   no_decay  = ["wte"]
+ *   metric    = correct
  *
  * Defaults are PyTorch's where it has one: adam and adamw use betas 0.9 and
- * 0.999, eps 1e-8; adamw decays by 0.01, the others by nothing. Without an
- * optimizer it is adamw at 1e-3.
+ * 0.999, eps 1e-8; adamw decays by 0.01, muon by 0.1, the others by nothing.
+ * lion's are its paper's: 1e-4, betas 0.9 and 0.99. Without an optimizer it is
+ * adamw at 1e-3.
+ *
+ * Weight decay is for matrices, parameters written with an arrow. `decay` and
+ * `no_decay` change that for the parameters that they match; where both match
+ * one, the entry that is written later decides. muon is for matrices too: what
+ * its `adamw` matches (tables that are looked up, the head) and all others take
+ * AdamW's update instead.
  */
 #include "frontend.h"
 
-#include <float.h>
-#include <math.h>
 #include <string.h>
 
-/* ---- reading values ------------------------------------------------------ */
+/* ---- patterns over parameters -------------------------------------------- */
 
-/* "; did you mean `b`?", or what there is. */
-static const char *hint(ck *c, const char *name, const char *const *cand,
-                        int n)
+typedef enum { PAT_DECAY, PAT_NO_DECAY, PAT_FREEZE, PAT_ADAMW } pattern_use;
+
+static void use_pattern(nd_param *q, pattern_use use)
 {
-    const char *near = nd_nearest(name, cand, n);
-    nd_buf b = {c->ctx->arena, NULL, 0, 0};
-    if (near)
-        return nd_fmt(c->ctx->arena, "; did you mean `%s`?", near);
-    nd_put(&b, n ? "; there is " : "");
-    for (int i = 0; i < n; i++)
-        nd_putf(&b, "%s`%s`", !i ? "" : i + 1 < n ? ", " : " and ", cand[i]);
-    return b.s;
+    if (use == PAT_FREEZE)
+        q->frozen = true;
+    else if (use == PAT_ADAMW)
+        q->muon = false;
+    else
+        q->decay = use == PAT_DECAY;
 }
 
-void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
-                   const char *const *cand, int n)
-{
-    ck_say(c, at, "unknown %s `%s`%s", what, name, hint(c, name, cand, n));
-}
-
-bool ck_cfg_num(ck *c, ast_expr *e, double *out)
-{
-    bool was = c->const_only;
-    c->const_only = true;
-    ck_val v = ck_expr(c, e);
-    c->const_only = was;
-    if (v.kind == VAL_BAD)
-        return false;
-    if (v.kind != VAL_CONST || v.dtype == ND_BOOL) {
-        ck_error(c, e->loc, "a number is expected here");
-        return false;
-    }
-    if (!(fabs(v.f) <= FLT_MAX)) {
-        ck_error(c, e->loc, "a finite number is expected here, this is %s",
-                 isnan(v.f) ? "not a number"
-                            : nd_fmt(c->ctx->arena, "%g", v.f));
-        return false;
-    }
-    *out = v.f;
-    return true;
-}
-
-bool ck_cfg_int(ck *c, ast_expr *e, int64_t lo, int64_t *out)
-{
-    double f;
-    if (!ck_cfg_num(c, e, &f))
-        return false;
-    if (!(f >= (double)lo && f < 9e18) || f != (double)(int64_t)f) {
-        ck_error(c, e->loc, "an integer of at least %lld is expected here",
-                 (long long)lo);
-        return false;
-    }
-    *out = (int64_t)f;
-    return true;
-}
-
-static bool cfg_bool(ck *c, ast_expr *e, bool *out)
-{
-    if (e->kind != E_TRUE && e->kind != E_FALSE) {
-        ck_error(c, e->loc, "true or false is expected here");
-        return false;
-    }
-    *out = e->kind == E_TRUE;
-    return true;
-}
-
-static bool cfg_str(ck *c, ast_expr *e, const char **out)
-{
-    if (e->kind != E_STR) {
-        ck_error(c, e->loc, "a string is expected here");
-        return false;
-    }
-    *out = e->str;
-    return true;
-}
-
-bool ck_cfg_at_least(ck *c, ast_expr *e, double lo, double *out)
-{
-    if (!ck_cfg_num(c, e, out))
-        return false;
-    if (*out >= lo)
-        return true;
-    ck_error(c, e->loc, "a number of at least %g is expected here", lo);
-    return false;
-}
-
-bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
-                 const char *const *names, int n, ast_expr **out)
-{
-    int next = 0;
-    memset(out, 0, sizeof *out * (size_t)n);
-    for (int i = 0; args && i < args->n; i++) {
-        const ast_arg *a = &args->v[i];
-        int k = next;
-        if (a->name.s) {
-            for (k = 0; k < n && strcmp(names[k], a->name.s); k++)
-                ;
-            if (k == n) {
-                ck_say(c, a->name.loc, "`%s` has no %s `%s`%s", what,
-                       strcmp(what, "train") ? "argument" : "entry",
-                       a->name.s, hint(c, a->name.s, names, n));
-                return false;
-            }
-        } else if (k >= n) {
-            ck_error(c, a->e->loc, "`%s` takes %d argument%s", what, n,
-                     n == 1 ? "" : "s");
-            return false;
-        } else {
-            next++;
-        }
-        if (out[k]) {
-            ck_error(c, a->name.s ? a->name.loc : a->e->loc,
-                     "`%s` is given twice", names[k]);
-            ck_note(c, out[k]->loc, "the first one is here");
-            return false;
-        }
-        out[k] = a->e;
-    }
-    return true;
-}
-
-/* The name of `name` or `name(...)`, or NULL. */
-static const char *head(const ast_expr *e)
-{
-    if (e->kind == E_CALL && e->a->kind == E_NAME)
-        return e->a->str;
-    return e->kind == E_NAME ? e->str : NULL;
-}
-
-bool ck_cfg_word(ck *c, const ast_expr *e)
-{
-    if (e->kind != E_CALL || !e->args->n)
-        return true;
-    ck_error(c, e->loc, "`%s` takes no arguments", head(e));
-    return false;
-}
-
-static int choose(ck *c, ast_expr *e, const char *what,
-                  const char *const *names, int n)
-{
-    const char *h = head(e);
-    for (int i = 0; h && i < n; i++)
-        if (!strcmp(h, names[i]))
-            return i;
-    if (h) {
-        ck_near_error(c, e->kind == E_CALL ? e->a->loc : e->loc, what, h,
-                      names, n);
-    } else {
-        ck_near_error(c, e->loc, what, ast_text(c->ctx->arena, e), names, n);
-    }
-    return -1;
-}
-
-/* An entry that has one form: name(...). */
-static bool written(ck *c, const ast_expr *e, const char *entry,
-                    const char *name, const char *form)
-{
-    if (e->kind == E_CALL && head(e) && !strcmp(head(e), name))
-        return true;
-    ck_error(c, e->loc, "`%s` is written %s", entry, form);
-    return false;
-}
-
-/* ---- patterns over parameter paths --------------------------------------- */
-
-/* `*` stands for any characters. */
-bool ck_glob(const char *p, const char *s)
-{
-    const char *star = NULL, *back = NULL;
-    while (*s) {
-        if (*p == '*') {
-            star = p++;
-            back = s;
-        } else if (*p == *s || *p == '?') {
-            p++;
-            s++;
-        } else if (star) {
-            p = star + 1;
-            s = ++back;
-        } else {
-            return false;
-        }
-    }
-    while (*p == '*')
-        p++;
-    return !*p;
-}
-
-static void patterns(ck *c, ast_expr *e, bool frozen, bool value)
+static void patterns(ck *c, ast_expr *e, pattern_use use)
 {
     if (!e)
         return;
@@ -213,21 +44,53 @@ static void patterns(ck *c, ast_expr *e, bool frozen, bool value)
     for (int i = 0; i < e->args->n; i++) {
         const char *p;
         bool hit = false;
-        if (!cfg_str(c, e->args->v[i].e, &p))
+        if (!ck_cfg_str(c, e->args->v[i].e, &p))
             return;
         for (int k = 0; k < c->m->params.n; k++) {
             nd_param *q = c->m->params.v[k];
             if (!ck_glob(p, q->name))
                 continue;
             hit = true;
-            if (frozen)
-                q->frozen = true;
-            else
-                q->decay = value;
+            use_pattern(q, use);
         }
         if (!hit && c->m->loss)
             nd_warning(c->ctx, e->args->v[i].e->loc,
                        "no parameter matches \"%s\"", p);
+    }
+}
+
+/* An entry of `train` that an optimizer may hold too. */
+static ast_expr *one_of(ck *c, ast_expr *a, ast_expr *b, const char *what)
+{
+    if (a && b) {
+        ck_error(c, b->loc, "`%s` is given twice", what);
+        ck_note(c, a->loc, "the first one is here");
+    }
+    return a ? a : b;
+}
+
+static void decay_groups(ck *c, ast_expr *yes, ast_expr *no)
+{
+    bool yes_first = !yes || !no || yes->loc.begin < no->loc.begin;
+    if (!yes_first)
+        patterns(c, no, PAT_NO_DECAY);
+    patterns(c, yes, PAT_DECAY);
+    if (yes_first)
+        patterns(c, no, PAT_NO_DECAY);
+}
+
+static void muon_group(ck *c, ast_expr *adamw)
+{
+    for (int k = 0; k < c->m->params.n; k++)
+        c->m->params.v[k]->muon = c->m->params.v[k]->matrix;
+    patterns(c, adamw, PAT_ADAMW);
+    for (int k = 0; k < c->m->params.n; k++) {
+        nd_param *q = c->m->params.v[k];
+        q->muon = q->muon && !q->frozen;
+        if (q->muon && q->lead < 0)
+            ck_error(c, q->loc, "muon: the axes of `%s` that make many "
+                     "matrices of it come first; or list it in muon's `adamw`",
+                     q->name);
     }
 }
 
@@ -255,60 +118,77 @@ void ck_sample_axis(ck *c, const ast_decl *train, ck_file *model)
         c->m->sample = b->axis[0];
 }
 
+/* u8, u16 or u32: bytes of a token. */
+static int token_width(ck *c, ast_expr *e)
+{
+    static const char *const names[] = {"u8", "u16", "u32"};
+    int k = ck_cfg_choose(c, e, "token type", names, 3);
+    return k >= 0 && ck_cfg_word(c, e) ? 1 << k : 0;
+}
+
+/* text(path), tokens(path, u16), arrays(path): each with its evaluation data in
+ * `eval`, else the last part of the one file is held out. */
 static void data(ck *c, ast_expr *e, nd_train *t)
 {
     static const char *const names[] = {"text", "tokens", "arrays",
                                         "synthetic"};
-    static const char *const arg[] = {"path"};
-    ast_expr *slot[1];
-    int k = choose(c, e, "data", names, 4);
+    static const nd_data kinds[] = {DATA_TEXT, DATA_TOKENS, DATA_ARRAYS,
+                                    DATA_SYNTHETIC};
+    static const char *const args[] = {"path", "eval"};
+    static const char *const token_args[] = {"path", "type", "eval"};
+    ast_expr *slot[3];
+    int k = ck_cfg_choose(c, e, "data", names, 4);
     if (k < 0)
         return;
-    if (k == 1) {
-        ck_later(c, e->loc, "data from `tokens`");
-        return;
-    }
-    t->data = k == 0 ? DATA_TEXT : k == 2 ? DATA_ARRAYS : DATA_SYNTHETIC;
+    t->data = kinds[k];
     if (k == 3) {
         ck_cfg_word(c, e);
         return;
     }
-    if (!ck_cfg_args(c, names[k], e->args, arg, 1, slot))
+    bool tokens = t->data == DATA_TOKENS;
+    if (!ck_cfg_args(c, names[k], e->args, tokens ? token_args : args,
+                     tokens ? 3 : 2, slot))
         return;
     if (!slot[0])
         ck_error(c, e->loc, "`%s` needs a path", names[k]);
     else
-        cfg_str(c, slot[0], &t->data_path);
-    if (k == 2 && t->data_path && strlen(t->data_path) > 4 &&
-        !strcmp(t->data_path + strlen(t->data_path) - 4, ".npz"))
-        ck_later(c, slot[0]->loc, "data from an .npz file");
+        ck_cfg_str(c, slot[0], &t->data_path);
+    if (tokens)
+        t->token_bytes = slot[1] ? token_width(c, slot[1]) : 2;
+    ast_expr *eval = slot[tokens ? 2 : 1];
+    if (eval)
+        ck_cfg_str(c, eval, &t->eval_path);
 }
 
 /* lr = 3e-4, or a schedule with its peak first. */
 static void learning_rate(ck *c, ast_expr *e, nd_train *t,
                           ast_expr **decay)
 {
-    static const char *const names[] = {"cosine", "linear", "wsd"};
+    static const char *const names[] = {"constant", "cosine", "linear",
+                                        "wsd"};
+    static const nd_lr_kind kinds[] = {LR_CONST, LR_COSINE, LR_LINEAR,
+                                       LR_WSD};
+    static const int nargs[] = {2, 3, 3, 4};
     static const char *const args[] = {"peak", "warmup", "min", "decay"};
-    ast_expr *slot[4];
+    ast_expr *slot[4] = {0};
     if (e->kind != E_CALL) {
         ck_cfg_at_least(c, e, 0, &t->lr);
         return;
     }
-    int k = choose(c, e, "schedule", names, 3);
-    if (k < 0 || !ck_cfg_args(c, names[k], e->args, args, k == 2 ? 4 : 3,
-                              slot))
+    int k = ck_cfg_choose(c, e, "schedule", names, 4);
+    if (k < 0 || !ck_cfg_args(c, names[k], e->args, args, nargs[k], slot))
         return;
-    t->lr_kind = k == 0 ? LR_COSINE : k == 1 ? LR_LINEAR : LR_WSD;
+    t->lr_kind = kinds[k];
     if (!slot[0])
         ck_error(c, e->loc, "`%s` needs its peak rate", names[k]);
     else
         ck_cfg_at_least(c, slot[0], 0, &t->lr);
     if (slot[1])
         ck_cfg_int(c, slot[1], 0, &t->warmup);
-    if (slot[2])
-        ck_cfg_at_least(c, slot[2], 0, &t->lr_min);
-    *decay = k == 2 ? slot[3] : NULL;
+    if (nargs[k] > 2 && slot[2] &&
+        ck_cfg_at_least(c, slot[2], 0, &t->lr_min) && t->lr_min > t->lr)
+        ck_error(c, slot[2]->loc, "the least rate is above the peak");
+    *decay = nargs[k] > 3 ? slot[3] : NULL;
 }
 
 static void betas(ck *c, ast_expr *e, nd_train *t)
@@ -324,54 +204,101 @@ static void betas(ck *c, ast_expr *e, nd_train *t)
             ck_error(c, e->args->v[i].e->loc, "a beta is in [0, 1)");
 }
 
-static void optimizer(ck *c, ast_expr *e, nd_train *t, ast_expr **wsd,
-                      ast_expr **decay, ast_expr **no_decay)
+/* What an optimizer says of groups of parameters, for later. */
+typedef struct groups {
+    ast_expr *wsd, *decay, *no_decay, *adamw;
+} groups;
+
+/* The arguments of all optimizers: each takes some, in its own order. */
+typedef enum {
+    A_LR, A_MOMENTUM, A_NESTEROV, A_BETAS, A_EPS, A_STEPS, A_WEIGHT_DECAY,
+    A_ADAMW, A_ADAMW_LR, A_DECAY, A_NO_DECAY, NARGS
+} arg;
+
+static const char *const arg_names[NARGS] = {
+    "lr", "momentum", "nesterov", "betas", "eps", "steps", "weight_decay",
+    "adamw", "adamw_lr", "decay", "no_decay",
+};
+
+static const struct {
+    const char *name;
+    nd_optimizer opt;
+    double lr, beta2, weight_decay, momentum;
+    int nargs;
+    arg args[NARGS];
+} optimizers[] = {
+    {"sgd", OPT_SGD, 1e-3, 0.999, 0, 0, 6,
+     {A_LR, A_MOMENTUM, A_NESTEROV, A_WEIGHT_DECAY, A_DECAY, A_NO_DECAY}},
+    {"adam", OPT_ADAM, 1e-3, 0.999, 0, 0, 6,
+     {A_LR, A_BETAS, A_EPS, A_WEIGHT_DECAY, A_DECAY, A_NO_DECAY}},
+    {"adamw", OPT_ADAMW, 1e-3, 0.999, 0.01, 0, 6,
+     {A_LR, A_BETAS, A_EPS, A_WEIGHT_DECAY, A_DECAY, A_NO_DECAY}},
+    {"lion", OPT_LION, 1e-4, 0.99, 0, 0, 5,
+     {A_LR, A_BETAS, A_WEIGHT_DECAY, A_DECAY, A_NO_DECAY}},
+    {"muon", OPT_MUON, 1e-3, 0.999, 0.1, 0.95, 11,
+     {A_LR, A_MOMENTUM, A_NESTEROV, A_STEPS, A_WEIGHT_DECAY, A_ADAMW,
+      A_ADAMW_LR, A_BETAS, A_EPS, A_DECAY, A_NO_DECAY}},
+};
+enum { NOPTIMIZERS = sizeof optimizers / sizeof *optimizers };
+
+static void optimizer_args(ck *c, ast_expr **a, nd_train *t, groups *g)
 {
-    static const char *const names[] = {"sgd", "adam", "adamw", "lion",
-                                        "muon"};
-    static const char *const sgd[] = {"lr", "momentum", "nesterov",
-                                      "weight_decay", "decay", "no_decay"};
-    static const char *const adam[] = {"lr", "betas", "eps", "weight_decay",
-                                       "decay", "no_decay"};
-    ast_expr *slot[6];
-    int k = choose(c, e, "optimizer", names, 5);
+    double adamw_lr;
+    if (a[A_LR])
+        learning_rate(c, a[A_LR], t, &g->wsd);
+    if (a[A_MOMENTUM] && ck_cfg_at_least(c, a[A_MOMENTUM], 0, &t->momentum) &&
+        t->opt == OPT_MUON && t->momentum >= 1)
+        ck_error(c, a[A_MOMENTUM]->loc, "muon's momentum is in [0, 1)");
+    if (a[A_NESTEROV])
+        ck_cfg_bool(c, a[A_NESTEROV], &t->nesterov);
+    if (a[A_BETAS])
+        betas(c, a[A_BETAS], t);
+    if (a[A_EPS])
+        ck_cfg_at_least(c, a[A_EPS], 0, &t->eps);
+    if (a[A_STEPS])
+        ck_cfg_int(c, a[A_STEPS], 1, &t->ns_steps);
+    if (a[A_WEIGHT_DECAY])
+        ck_cfg_at_least(c, a[A_WEIGHT_DECAY], 0, &t->weight_decay);
+    if (a[A_ADAMW_LR] && ck_cfg_at_least(c, a[A_ADAMW_LR], 0, &adamw_lr) &&
+        t->lr > 0)
+        t->adamw_ratio = adamw_lr / t->lr;
+    g->decay = a[A_DECAY];
+    g->no_decay = a[A_NO_DECAY];
+    g->adamw = a[A_ADAMW];
+}
+
+static void optimizer(ck *c, ast_expr *e, nd_train *t, groups *g)
+{
+    const char *names[NOPTIMIZERS], *args[NARGS];
+    ast_expr *slot[NARGS], *a[NARGS] = {0};
+    for (int i = 0; i < NOPTIMIZERS; i++)
+        names[i] = optimizers[i].name;
+    int k = ck_cfg_choose(c, e, "optimizer", names, NOPTIMIZERS);
     if (k < 0)
         return;
-    if (k > 2) {
-        ck_later(c, e->loc, nd_fmt(c->ctx->arena, "`%s`", names[k]));
+    t->opt = optimizers[k].opt;
+    t->lr = optimizers[k].lr;
+    t->beta2 = optimizers[k].beta2;
+    t->weight_decay = optimizers[k].weight_decay;
+    t->momentum = optimizers[k].momentum;
+    t->nesterov = t->opt == OPT_MUON;
+    t->ns_steps = t->opt == OPT_MUON ? 5 : 0;
+    for (int i = 0; i < optimizers[k].nargs; i++)
+        args[i] = arg_names[optimizers[k].args[i]];
+    if (!ck_cfg_args(c, names[k], e->args, args, optimizers[k].nargs, slot))
         return;
-    }
-    t->opt = k == 0 ? OPT_SGD : k == 1 ? OPT_ADAM : OPT_ADAMW;
-    t->weight_decay = k == 2 ? 0.01 : 0;
-    if (!ck_cfg_args(c, names[k], e->args, k ? adam : sgd, 6, slot))
-        return;
-    if (slot[0])
-        learning_rate(c, slot[0], t, wsd);
-    if (k == 0) {
-        if (slot[1])
-            ck_cfg_at_least(c, slot[1], 0, &t->momentum);
-        if (slot[2])
-            cfg_bool(c, slot[2], &t->nesterov);
-    } else {
-        if (slot[1])
-            betas(c, slot[1], t);
-        if (slot[2])
-            ck_cfg_at_least(c, slot[2], 0, &t->eps);
-    }
-    if (slot[3])
-        ck_cfg_at_least(c, slot[3], 0, &t->weight_decay);
-    *decay = slot[4] ? slot[4] : *decay;
-    *no_decay = slot[5] ? slot[5] : *no_decay;
+    for (int i = 0; i < optimizers[k].nargs; i++)
+        a[optimizers[k].args[i]] = slot[i];
+    optimizer_args(c, a, t, g);
 }
 
 static void evaluation(ck *c, ast_expr *e, nd_train *t)
 {
     static const char *const args[] = {"steps", "batches"};
     ast_expr *slot[2];
-    if (!written(c, e, "eval", "every", "every(100, batches = 8)") ||
+    if (!ck_cfg_form(c, e, "eval", "every", "every(100, batches = 8)") ||
         !ck_cfg_args(c, "every", e->args, args, 2, slot))
         return;
-    t->eval_batches = 1;
     if (!slot[0])
         ck_error(c, e->loc, "`every` needs a number of steps");
     else
@@ -380,25 +307,86 @@ static void evaluation(ck *c, ast_expr *e, nd_train *t)
         ck_cfg_int(c, slot[1], 1, &t->eval_batches);
 }
 
+static void checkpoint(ck *c, ast_expr *e, nd_train *t)
+{
+    static const char *const args[] = {"steps", "keep", "path"};
+    ast_expr *slot[3];
+    if (!ck_cfg_form(c, e, "checkpoint", "every", "every(1000, keep = 3)") ||
+        !ck_cfg_args(c, "every", e->args, args, 3, slot))
+        return;
+    t->save_folder = "checkpoints";
+    if (!slot[0])
+        ck_error(c, e->loc, "`every` needs a number of steps");
+    else
+        ck_cfg_int(c, slot[0], 1, &t->save_every);
+    if (slot[1])
+        ck_cfg_int(c, slot[1], 1, &t->keep);
+    if (slot[2])
+        ck_cfg_str(c, slot[2], &t->save_folder);
+}
+
 static void initial(ck *c, ast_expr *e, nd_train *t)
 {
     static const char *const args[] = {"path", "prefix"};
     ast_expr *slot[2];
-    if (!written(c, e, "init", "load", "load(\"path.safetensors\")") ||
+    if (!ck_cfg_form(c, e, "init", "load", "load(\"path.safetensors\")") ||
         !ck_cfg_args(c, "load", e->args, args, 2, slot))
         return;
     if (!slot[0])
         ck_error(c, e->loc, "`load` needs a path");
     else
-        cfg_str(c, slot[0], &t->load_path);
+        ck_cfg_str(c, slot[0], &t->load_path);
     if (slot[1])
-        cfg_str(c, slot[1], &t->load_prefix);
+        ck_cfg_str(c, slot[1], &t->load_prefix);
+}
+
+/* metric = correct, or a list: outputs with the sample axis, whose mean over
+ * the evaluation data is reported beside the loss. */
+static void add_metric(ck *c, const ast_expr *e, nd_train *t)
+{
+    nd_module *m = c->m;
+    const char **names = ND_NEWN(c->ctx->arena, const char *,
+                                 m->outputs.n + 1);
+    if (e->kind != E_NAME) {
+        ck_error(c, e->loc, "the name of an output is expected here");
+        return;
+    }
+    for (int i = 0; i < m->outputs.n; i++) {
+        const nd_op *op = m->outputs.v[i];
+        names[i] = op->name;
+        if (strcmp(op->name, e->str))
+            continue;
+        if (!m->sample || nd_axis_at(&op->in[0]->type, m->sample) < 0)
+            ck_error(c, e->loc, "a metric has a value per sample: `%s` is %s, "
+                     "without the axis `%s`", e->str,
+                     ck_type(c, &op->in[0]->type),
+                     m->sample ? m->sample->name : "batch");
+        for (int k = 0; k < t->metrics.n; k++)
+            if (!strcmp(t->metrics.v[k], e->str))
+                ck_error(c, e->loc, "`%s` is listed twice", e->str);
+        ND_PUSH(c->ctx->arena, &t->metrics, e->str);
+        return;
+    }
+    if (m->outputs.n)
+        ck_near_error(c, e->loc, "output", e->str, names, m->outputs.n);
+    else
+        ck_error(c, e->loc, "the model has no `output %s`", e->str);
+}
+
+static void metrics(ck *c, const ast_expr *e, nd_train *t)
+{
+    if (e->kind != E_LIST) {
+        add_metric(c, e, t);
+        return;
+    }
+    for (int i = 0; i < e->args->n; i++)
+        add_metric(c, e->args->v[i].e, t);
 }
 
 static void precision(ck *c, ast_expr *e, nd_train *t)
 {
     static const char *const names[] = {"f32", "bf16"};
-    int k = choose(c, e, "precision", names, 2);
+    int k = ck_cfg_choose(c, e, "precision", names, 2);
     if (k >= 0 && ck_cfg_word(c, e))
         t->precision = k ? ND_BF16 : ND_F32;
 }
@@ -423,15 +411,17 @@ void ck_train(ck *c, const ast_decl *d)
     static const char *const names[] = {
         "data", "optimizer", "clip", "steps", "seed", "eval", "init",
         "precision", "decay", "no_decay", "freeze", "over", "checkpoint",
+        "metric",
     };
     enum { DATA, OPTIMIZER, CLIP, STEPS, SEED, EVAL, INIT, PRECISION, DECAY,
-           NO_DECAY, FREEZE, OVER, CHECKPOINT, N };
+           NO_DECAY, FREEZE, OVER, CHECKPOINT, METRIC, N };
     nd_train *t = &c->m->train;
-    ast_expr *slot[N] = {0}, *wsd = NULL;
+    ast_expr *slot[N] = {0};
+    groups g = {0};
     int64_t seed = 1;
     *t = (nd_train){.opt = OPT_ADAMW, .lr = 1e-3, .beta1 = 0.9,
                     .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01,
-                    .steps = 1000, .seed = 1};
+                    .adamw_ratio = 1, .steps = 1000, .seed = 1};
     if (!d)
         return;
     t->loc = d->loc;
@@ -440,7 +430,7 @@ void ck_train(ck *c, const ast_decl *d)
     if (slot[DATA])
         data(c, slot[DATA], t);
     if (slot[OPTIMIZER])
-        optimizer(c, slot[OPTIMIZER], t, &wsd, &slot[DECAY], &slot[NO_DECAY]);
+        optimizer(c, slot[OPTIMIZER], t, &g);
     if (slot[CLIP])
         ck_cfg_at_least(c, slot[CLIP], 0, &t->clip);
     if (slot[STEPS])
@@ -454,9 +444,15 @@ void ck_train(ck *c, const ast_decl *d)
     if (slot[PRECISION])
         precision(c, slot[PRECISION], t);
     if (slot[CHECKPOINT])
-        ck_later(c, slot[CHECKPOINT]->loc, "`checkpoint`");
-    wsd_decay(c, wsd, t);
-    patterns(c, slot[DECAY], false, true);
-    patterns(c, slot[NO_DECAY], false, false);
-    patterns(c, slot[FREEZE], true, true);
+        checkpoint(c, slot[CHECKPOINT], t);
+    if (slot[METRIC])
+        metrics(c, slot[METRIC], t);
+    if (t->eval_every && !t->eval_batches && !t->metrics.n)
+        t->eval_batches = 1;         /* a metric is of all evaluation data */
+    wsd_decay(c, g.wsd, t);
+    decay_groups(c, one_of(c, slot[DECAY], g.decay, "decay"),
+                 one_of(c, slot[NO_DECAY], g.no_decay, "no_decay"));
+    patterns(c, slot[FREEZE], PAT_FREEZE);
+    if (t->opt == OPT_MUON)
+        muon_group(c, g.adamw);
 }

@@ -496,10 +496,18 @@ ck_param *ck_param_of(ck *c, const nd_value *v);
 void ck_stmts(ck *c, const ast_stmts *body);
 ck_var *ck_assign(ck *c, ast_name name, ck_val v, bool let);
 
-/* check_train.c, check_plan.c: configuration */
+/* check_config.c: configuration values */
 bool ck_cfg_num(ck *c, ast_expr *e, double *out);    /* finite */
 bool ck_cfg_at_least(ck *c, ast_expr *e, double lo, double *out);
 bool ck_cfg_int(ck *c, ast_expr *e, int64_t lo, int64_t *out);
+bool ck_cfg_bool(ck *c, ast_expr *e, bool *out);
+bool ck_cfg_str(ck *c, ast_expr *e, const char **out);
+/* Which of the names `e` is, or is a call of; -1 after an error. */
+int ck_cfg_choose(ck *c, ast_expr *e, const char *what,
+                  const char *const *names, int n);
+/* An entry that has one form: name(...). */
+bool ck_cfg_form(ck *c, const ast_expr *e, const char *entry,
+                 const char *name, const char *form);
 /* Sorts a call's arguments into slots by position or name. */
 bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
                  const char *const *names, int n, ast_expr **out);
@@ -508,6 +516,8 @@ bool ck_cfg_word(ck *c, const ast_expr *e);
 void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
                    const char *const *cand, int n);
 bool ck_glob(const char *pattern, const char *text);
+
+/* check_train.c, check_plan.c */
 /* The axis that `train { over }` names, else `batch` as the model's file has
  * it. */
 void ck_sample_axis(ck *c, const ast_decl *train, ck_file *model);

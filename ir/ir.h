@@ -301,29 +301,41 @@ typedef struct nd_param {
     double init_arg;
     int64_t fan_in, fan_out;         /* products of the arrow's sides */
     bool matrix;                     /* written with an arrow: decays */
+    int lead;                        /* axes of which each index has its own
+                                        matrix, the first ones after `layer`;
+                                        -1: they are not the first ones */
     bool decay, frozen;              /* after train { decay, freeze } */
+    bool muon;                       /* updated as a matrix */
     nd_type grad;                    /* type of the accumulated gradient */
     nd_loc loc;
 } nd_param;
 
-typedef enum { OPT_SGD, OPT_ADAM, OPT_ADAMW } nd_optimizer;
+typedef enum { OPT_SGD, OPT_ADAM, OPT_ADAMW, OPT_LION,
+               OPT_MUON } nd_optimizer;
 typedef enum { LR_CONST, LR_COSINE, LR_LINEAR, LR_WSD } nd_lr_kind;
-typedef enum { DATA_NONE, DATA_TEXT, DATA_ARRAYS, DATA_SYNTHETIC } nd_data;
+typedef enum { DATA_NONE, DATA_TEXT, DATA_ARRAYS, DATA_SYNTHETIC,
+               DATA_TOKENS } nd_data;
 
 typedef struct nd_train {
     nd_data data;
-    const char *data_path;
+    const char *data_path, *eval_path;   /* eval_path: NULL, held out */
+    int token_bytes;                 /* DATA_TOKENS: 1, 2 or 4 */
     nd_optimizer opt;
     nd_lr_kind lr_kind;
     double lr, lr_min, beta1, beta2, eps, weight_decay, momentum;
     bool nesterov;
+    int64_t ns_steps;                /* muon: Newton-Schulz steps */
+    double adamw_ratio;              /* muon: rate of the others over lr */
     int64_t warmup, decay_steps;     /* decay_steps: wsd's final fraction */
     double clip;                     /* 0: off */
     int64_t steps;
     uint64_t seed;
-    int64_t eval_every, eval_batches;
+    int64_t eval_every, eval_batches;    /* 0 batches: all there are */
+    ND_VEC(const char *) metrics;    /* outputs, by name */
     nd_dtype precision;              /* of products: f32, or bf16 */
     const char *load_path, *load_prefix;
+    int64_t save_every, keep;        /* checkpoints; keep 0: all */
+    const char *save_folder;
     nd_loc loc;
 } nd_train;
 

@@ -44,6 +44,16 @@ static uint32_t cut_of(nd_code *c, const nd_param *p)
     return mask;
 }
 
+uint32_t nd_matrix_cut(const nd_param *p)
+{
+    const nd_type *t = &p->value->type;
+    uint32_t mask = 0;
+    for (int i = p->lead + p->nlayers; i < t->rank; i++)
+        for (int j = 0; j < t->cut[i].n; j++)
+            mask |= 1u << t->cut[i].m[j];
+    return mask;
+}
+
 static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
 {
     const nd_plan *plan = &c->m->plan;
@@ -54,6 +64,7 @@ static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
         .stages = stages,
         .decay = p->decay,
         .frozen = p->frozen,
+        .muon = p->muon && !p->frozen,
     };
     /* Only ranks that sum a gradient share its state among them. */
     if (plan->zero >= 1 && !b.frozen)
@@ -65,7 +76,7 @@ static bool same_kind(const nd_bucket *a, const nd_bucket *b)
 {
     return a->sum == b->sum && a->cut == b->cut && a->zero == b->zero &&
            a->stages == b->stages && a->decay == b->decay &&
-           a->frozen == b->frozen;
+           a->frozen == b->frozen && a->muon == b->muon;
 }
 
 static int size_of(const nd_mesh *m, uint32_t mask)

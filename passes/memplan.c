@@ -376,11 +376,53 @@ static size_t state_floats(const nd_code *c, const nd_bucket *b)
     return n;
 }
 
+/* Arrays of optimizer state. */
+static int states_of(const nd_train *t, const nd_bucket *b)
+{
+    if (b->frozen)
+        return 0;
+    switch (t->opt) {
+    case OPT_SGD:
+        return t->momentum != 0;
+    case OPT_LION:
+        return 1;
+    case OPT_ADAM:
+    case OPT_ADAMW:
+    case OPT_MUON:
+        break;
+    }
+    return b->muon ? 1 : 2;
+}
+
+/* Room for muon to gather and orthogonalise one matrix of the largest
+ * parameter, laid out by runtime/muon.c. */
+static size_t muon_work(nd_code *c, const nd_stage_mem *mem)
+{
+    size_t most = 0;
+    for (int i = 0; i < mem->buckets.n; i++) {
+        const nd_bucket *b = &c->mem.buckets.v[mem->buckets.v[i].bucket];
+        for (int k = 0; k < b->params.n && b->muon; k++) {
+            const nd_param *p = b->params.v[k];
+            const nd_type *t = &p->value->type;
+            size_t rows = (size_t)p->fan_in, cols = (size_t)p->fan_out;
+            size_t less = rows < cols ? rows : cols, piece = 1, ranks = 1;
+            for (int a = p->lead + p->nlayers; a < t->rank; a++)
+                piece *= (size_t)c->exts.v[nd_ext_of(c, t, a)].max;
+            for (int a = 0; a < c->m->mesh.n; a++)
+                if (nd_matrix_cut(p) >> a & 1)
+                    ranks *= (size_t)c->m->mesh.size[a];
+            size_t bytes = 2 * up64(rows * cols * 4) +
+                           2 * up64(less * less * 4) +
+                           (ranks > 1 ? up64(ranks * piece * 4) : 0);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
 /* Flat ranges of the parameters; returns the end. */
 static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
 {
-    const nd_train *t = &c->m->train;
-    int states = t->opt == OPT_SGD ? t->momentum != 0 : 2;
     size_t at = 0;
     for (int i = 0; i < c->mem.buckets.n; i++) {
         const nd_bucket *b = &c->mem.buckets.v[i];
@@ -401,7 +443,7 @@ static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
         nd_bucket_place *p = &mem->buckets.v[i];
         const nd_bucket *b = &c->mem.buckets.v[p->bucket];
         size_t bytes = state_floats(c, b) * 4;
-        for (int k = 0; k < states && !b->frozen; k++) {
+        for (int k = 0; k < states_of(&c->m->train, b); k++) {
             *(k ? &p->state2 : &p->state1) = at;
             mem->state_bytes += bytes;
             at += up64(bytes);
@@ -483,6 +525,12 @@ void nd_memplan_new(nd_code *c)
         }
         at = place_lasting(c, s, mem, lists, skip, at);
         mem->arena_bytes = place_temps(c, s, mem, lists, skip, at);
+        mem->work = at;
+        mem->work_bytes = c->m->loss ? muon_work(c, mem) : 0;
+        if (at + mem->work_bytes > mem->arena_bytes) {
+            mem->temp_bytes = mem->work_bytes;
+            mem->arena_bytes = at + mem->work_bytes;
+        }
         if (mem->places.n)
             qsort(mem->places.v, (size_t)mem->places.n, sizeof *mem->places.v,
                   by_mark);

@@ -203,7 +203,7 @@ typedef struct nd_bucket {
     ND_VEC(size_t) at;               /* float offset of each in the bucket */
     size_t n;                        /* floats, padded */
     uint32_t sum, cut, zero, stages;
-    bool decay, frozen;
+    bool decay, frozen, muon;
 } nd_bucket;
 
 typedef struct nd_bucket_place {
@@ -217,6 +217,8 @@ typedef struct nd_stage_mem {
     size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
         temp_bytes;
     size_t loss;                     /* the float, or (size_t)-1 */
+    size_t work, work_bytes;         /* for matrices that muon gathers; shares
+                                        its memory with temporaries */
     ND_VEC(nd_bucket_place) buckets;
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;
@@ -302,6 +304,8 @@ void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 void nd_buckets(nd_code *c);         /* buckets.c */
+/* The mesh axes that cut the matrices of a parameter, not only their list. */
+uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 

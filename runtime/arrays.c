@@ -1,6 +1,6 @@
-/* arrays.c - inputs by name from a safetensors file. A tensor has the axes of
- * the input in the same order; its sample axis is as long as there are
- * samples, the same in all tensors.
+/* arrays.c - inputs by name from a safetensors or an .npz file. A tensor has
+ * the axes of the input in the same order; its sample axis is as long as there
+ * are samples, the same in all tensors.
  */
 #include "ndrt_internal.h"
 
@@ -21,7 +21,7 @@ static bool converts(ndrt_dtype to, ndrt_st_type from)
     return false;
 }
 
-static ndrt_status check_axis(ndrt_rank *r, const ndrt_data *d,
+static ndrt_status check_axis(ndrt_rank *r, const ndrt_source *d,
                               const ndrt_tensor *in, const ndrt_st_tensor *t,
                               int a, int64_t *samples)
 {
@@ -46,7 +46,7 @@ static ndrt_status check_axis(ndrt_rank *r, const ndrt_data *d,
     return NDRT_OK;
 }
 
-static ndrt_status check_input(ndrt_rank *r, const ndrt_data *d,
+static ndrt_status check_input(ndrt_rank *r, const ndrt_source *d,
                                const ndrt_tensor *in, const ndrt_st_tensor *t,
                                int64_t *samples)
 {
@@ -71,33 +71,35 @@ static ndrt_status check_input(ndrt_rank *r, const ndrt_data *d,
     return NDRT_OK;
 }
 
-ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_data *d)
+ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_source *f)
 {
     const ndrt_program *p = r->program;
     char error[sizeof r->state->error];
     int64_t samples = -1;
-    ndrt_status s = ndrt_st_open(&d->file, d->path, error, sizeof error);
+    ndrt_status s = ndrt_is_npz(f->path)
+        ? ndrt_npz_open(&f->file, f->path, error, sizeof error)
+        : ndrt_st_open(&f->file, f->path, error, sizeof error);
 
     if (s != NDRT_OK)
         return ndrt_fail(r, s, "%s", error);
-    d->source = calloc((size_t)p->ninputs, sizeof *d->source);
-    if (!d->source)
+    f->tensor = calloc((size_t)p->ninputs, sizeof *f->tensor);
+    if (!f->tensor)
         return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
     for (int i = 0; i < p->ninputs && s == NDRT_OK; i++) {
-        d->source[i] = ndrt_st_find(&d->file, p->inputs[i].name);
-        s = check_input(r, d, &p->inputs[i], d->source[i], &samples);
+        f->tensor[i] = ndrt_st_find(&f->file, p->inputs[i].name);
+        s = check_input(r, f, &p->inputs[i], f->tensor[i], &samples);
     }
-    ndrt_hold_out(r, samples < 0 ? 1 : samples, &d->rows, &d->held);
+    f->rows = samples < 0 ? 1 : samples;
     return s;
 }
 
-static ndrt_status take(ndrt_rank *r, int input, int64_t local, int64_t at,
-                        int64_t n)
+static ndrt_status take(ndrt_rank *r, const ndrt_source *f, int input,
+                        int64_t local, int64_t at, int64_t n)
 {
-    const ndrt_data *d = r->state->data;
     const ndrt_tensor *in = &r->program->inputs[input];
-    const ndrt_st_tensor *t = d->source[input];
+    const ndrt_st_tensor *t = f->tensor[input];
     char *x = ndrt_input(r, input);
+    ndrt_status s = NDRT_OK;
 
     if (in->dtype == NDRT_F32) {
         ndrt_st_floats(t, at, n, (float *)(void *)x + local);
@@ -106,13 +108,13 @@ static ndrt_status take(ndrt_rank *r, int input, int64_t local, int64_t at,
             x[local + i] = t->data[at + i] != 0;
     } else {
         int32_t *v = (int32_t *)(void *)x + local;
-        if (!ndrt_st_ints(t, at, n, v))
-            return ndrt_fail(r, NDRT_EINPUT, "\"%s\": tensor \"%s\" has a "
-                             "value beyond 32 bits near offset %lld", d->path,
-                             in->name, (long long)at);
-        return ndrt_check_ids(r, input, v, n, at);
+        for (int64_t i = 0; i < n && s == NDRT_OK; i++) {
+            int64_t id = ndrt_st_int(t, at + i);
+            s = ndrt_check_id(r, f, input, id, at + i);
+            v[i] = (int32_t)id;
+        }
     }
-    return NDRT_OK;
+    return s;
 }
 
 /* Index in the file of the run's first element; `row` is where its sample
@@ -121,15 +123,13 @@ static int64_t file_index(const ndrt_rank *r, const ndrt_tensor *in,
                           const ndrt_st_tensor *t, const ndrt_walk *w,
                           int64_t inner, int64_t k, bool eval)
 {
-    const ndrt_data *d = r->state->data;
+    const ndrt_part *part = &r->state->data->part[eval];
     int64_t at = 0;
 
     for (int a = 0; a < in->naxes; a++) {
         int64_t i = w->off[a] + (a == in->naxes - 1 ? inner : w->i[a]);
-        if (ndrt_is_sample(r->program, in, a)) {
-            i += k * ndrt_batch_size(r->program);
-            i = eval ? d->rows + i % d->held : i % d->rows;
-        }
+        if (ndrt_is_sample(r->program, in, a))
+            i = ndrt_sample(part, k * ndrt_batch_size(r->program) + i);
         at = at * t->shape[a] + i;
     }
     return at;
@@ -138,7 +138,7 @@ static int64_t file_index(const ndrt_rank *r, const ndrt_tensor *in,
 ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval)
 {
     const ndrt_tensor *in = &r->program->inputs[input];
-    const ndrt_st_tensor *t = r->state->data->source[input];
+    const ndrt_source *f = r->state->data->part[eval].from;
     ndrt_walk w = ndrt_walk_tensor(r->program, r->rank, in, 0);
     /* along the sample axis a run may wrap: element by element */
     bool singly = in->naxes > 0 &&
@@ -148,8 +148,9 @@ ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval)
     while (s == NDRT_OK && ndrt_walk_next(&w)) {
         int64_t part = singly ? 1 : w.length;
         for (int64_t j = 0; j < w.length && s == NDRT_OK; j += part)
-            s = take(r, input, w.local + j,
-                     file_index(r, in, t, &w, j, k, eval), part);
+            s = take(r, f, input, w.local + j,
+                     file_index(r, in, f->tensor[input], &w, j, k, eval),
+                     part);
     }
     return s;
 }

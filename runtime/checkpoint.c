@@ -2,6 +2,10 @@
  * one tensor per parameter, one per index for those inside a `repeat`. A file
  * does not show how the program that wrote it was cut.
  *
+ * Optimizer state goes the same way, as "optimizer.1.wte": for that it takes
+ * the place of the gradients, which no one needs between two steps, and there
+ * it is whole again where `zero` cuts it.
+ *
  * Saving: for each tensor in turn the ranks that own pieces send them to rank
  * 0, which puts them in place and writes. Loading: every rank maps the file
  * and takes what it needs.
@@ -60,6 +64,72 @@ static int file_shape(const ndrt_program *p, int param,
     return n;
 }
 
+/* ---- weights, and state in place of gradients -------------------------- */
+
+static const char *const prefixes[] = {"", "optimizer.1.", "optimizer.2."};
+
+/* How many arrays of state a parameter has. */
+static int states_of(const ndrt_train *t, const ndrt_param *q)
+{
+    if (q->frozen)
+        return 0;
+    if (t->opt == NDRT_SGD)
+        return t->momentum != 0.0;
+    return t->opt == NDRT_LION || q->muon ? 1 : 2;
+}
+
+/* Where the parameter's weights (0), or its state, lie. */
+static float *tensor_at(const ndrt_rank *r, int param, int kind)
+{
+    const ndrt_stage *stage = &r->program->stages[r->stage];
+    size_t at = kind ? stage->grads[param] : stage->weights[param];
+
+    return (float *)(void *)(r->arena + at);
+}
+
+static float *state_at(const ndrt_rank *r, const ndrt_place *pl, int kind)
+{
+    size_t at = kind == 1 ? pl->state1 : pl->state2;
+
+    return at == NDRT_NONE ? NULL : (float *)(void *)(r->arena + at);
+}
+
+/* From state to gradients, and back. */
+static ndrt_status show_state(ndrt_rank *r, int kind)
+{
+    const ndrt_stage *stage = &r->program->stages[r->stage];
+    ndrt_status s = NDRT_OK;
+
+    for (int i = 0; i < stage->nplaces && s == NDRT_OK; i++) {
+        const ndrt_place *pl = &stage->places[i];
+        const float *x = state_at(r, pl, kind);
+        float *g = (float *)(void *)(r->arena + pl->grads);
+        size_t from, n;
+        if (!x)
+            continue;
+        ndrt_my_part(r, pl->bucket, &from, &n);
+        memcpy(g + from, x, n * sizeof *g);
+        s = ndrt_gather_parts(r, pl->bucket, g);
+    }
+    return s;
+}
+
+static void take_state(ndrt_rank *r, int kind)
+{
+    const ndrt_stage *stage = &r->program->stages[r->stage];
+
+    for (int i = 0; i < stage->nplaces; i++) {
+        const ndrt_place *pl = &stage->places[i];
+        float *x = state_at(r, pl, kind);
+        const float *g = (const float *)(const void *)(r->arena + pl->grads);
+        size_t from, n;
+        if (!x)
+            continue;
+        ndrt_my_part(r, pl->bucket, &from, &n);
+        memcpy(x, g + from, n * sizeof *x);
+    }
+}
+
 /* ---- loading ---------------------------------------------------------- */
 
 static void print_shape(char out[160], const int64_t *shape, int n)
@@ -106,11 +176,10 @@ static void add_missing(missing *m, const char *name)
 
 static ndrt_status load_tensor(ndrt_rank *r, const ndrt_st_file *f,
                                const char *path, int param, int64_t layer,
-                               const char *prefix, missing *m)
+                               int kind, const char *prefix, missing *m)
 {
     const ndrt_program *p = r->program;
-    float *x = (float *)(void *)(r->arena +
-                                 p->stages[r->stage].weights[param]);
+    float *x = tensor_at(r, param, kind);
     char *name = ndrt_layer_name(p, param, layer, prefix);
 
     if (!name)
@@ -129,29 +198,62 @@ static ndrt_status load_tensor(ndrt_rank *r, const ndrt_st_file *f,
 }
 
 static ndrt_status load_param(ndrt_rank *r, const ndrt_st_file *f,
-                              const char *path, int param, const char *prefix,
-                              missing *m)
+                              const char *path, int param, int kind,
+                              const char *prefix, missing *m)
 {
     const ndrt_program *p = r->program;
     const ndrt_param *q = &p->params[param];
     int64_t off, n, inner;
 
     if (!q->nlayers)
-        return load_tensor(r, f, path, param, -1, prefix, m);
+        return load_tensor(r, f, path, param, -1, kind, prefix, m);
     /* only the first of them may be cut: by the pipeline */
     ndrt_extent_of(p, q->extent[0], r->rank, 0, &off, &n);
     inner = ndrt_layer_count(p, param) / p->extents[q->extent[0]].size;
     for (int64_t i = off * inner; i < (off + n) * inner; i++) {
-        ndrt_status s = load_tensor(r, f, path, param, i, prefix, m);
+        ndrt_status s = load_tensor(r, f, path, param, i, kind, prefix, m);
         if (s != NDRT_OK)
             return s;
     }
     return NDRT_OK;
 }
 
-ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix)
+/* Two counts as four floats, each exact: 24 bits. */
+static const char counts_name[] = "optimizer.counts";
+enum { HALF = 1 << 24 };
+
+static void load_counts(const ndrt_st_file *f, int64_t counts[2], missing *m)
+{
+    const ndrt_st_tensor *t = ndrt_st_find(f, counts_name);
+    float x[4] = {0};
+
+    if (!t || t->naxes != 1 || t->shape[0] != 4)
+        add_missing(m, counts_name);
+    else
+        ndrt_st_floats(t, 0, 4, x);
+    for (int i = 0; i < 2; i++)
+        counts[i] = (int64_t)x[2 * i] * HALF + (int64_t)x[2 * i + 1];
+}
+
+static ndrt_status load_kind(ndrt_rank *r, const ndrt_st_file *f,
+                             const char *path, int kind, const char *prefix,
+                             missing *m)
 {
     const ndrt_program *p = r->program;
+    const ndrt_train *t = &r->state->config->train;
+    ndrt_status s = NDRT_OK;
+
+    for (int i = 0; i < p->nparams && s == NDRT_OK; i++)
+        if (p->stages[r->stage].weights[i] != NDRT_NONE &&
+            kind <= states_of(t, &p->params[i]))
+            s = load_param(r, f, path, i, kind, prefix, m);
+    return s;
+}
+
+/* Kinds 0 .. kinds - 1 of every parameter. */
+static ndrt_status load_file(ndrt_rank *r, const char *path,
+                             const char *prefix, int kinds, int64_t counts[2])
+{
     missing m = {0};
     ndrt_st_file f;
     char error[sizeof r->state->error];
@@ -159,14 +261,28 @@ ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix)
 
     if (s != NDRT_OK)
         return ndrt_fail(r, s, "%s", error);
-    for (int i = 0; i < p->nparams && s == NDRT_OK; i++)
-        if (p->stages[r->stage].weights[i] != NDRT_NONE)
-            s = load_param(r, &f, path, i, prefix ? prefix : "", &m);
+    for (int kind = 0; kind < kinds && s == NDRT_OK; kind++) {
+        s = load_kind(r, &f, path, kind, kind ? prefixes[kind] : prefix, &m);
+        if (kind)
+            take_state(r, kind);
+    }
+    if (counts && s == NDRT_OK)
+        load_counts(&f, counts, &m);
     if (s == NDRT_OK && m.n > 0)
         s = ndrt_fail(r, NDRT_EINPUT, "\"%s\" lacks %d of the parameters: "
                       "%s%s", path, m.n, m.text, m.n > 3 ? ", ..." : "");
     ndrt_st_close(&f);
     return s;
+}
+
+ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix)
+{
+    return load_file(r, path, prefix ? prefix : "", 1, NULL);
+}
+
+ndrt_status ndrt_load_all(ndrt_rank *r, const char *path, int64_t counts[2])
+{
+    return load_file(r, path, "", 3, counts);
 }
 
 /* ---- saving ----------------------------------------------------------- */
@@ -181,11 +297,11 @@ static int64_t held(const ndrt_program *p, int rank, int param, int64_t layer)
     return n;
 }
 
-static void pack(const ndrt_rank *r, int param, int64_t layer, float *to)
+static void pack(const ndrt_rank *r, int param, int64_t layer, int kind,
+                 float *to)
 {
     const ndrt_program *p = r->program;
-    const float *x = (const float *)(const void *)(
-        r->arena + p->stages[r->stage].weights[param]);
+    const float *x = tensor_at(r, param, kind);
     ndrt_walk w = ndrt_walk_param(p, r->rank, param, layer);
 
     for (; ndrt_walk_next(&w); to += w.length)
@@ -203,7 +319,7 @@ static void place(const ndrt_program *p, int rank, int param, int64_t layer,
 
 /* Rank 0's `whole` receives the tensor; `piece` is room for as much. */
 static ndrt_status gather_tensor(ndrt_rank *r, int param, int64_t layer,
-                                 float *whole, float *piece)
+                                 int kind, float *whole, float *piece)
 {
     const ndrt_program *p = r->program;
     ndrt_comm *c = r->state->comm;
@@ -216,7 +332,7 @@ static ndrt_status gather_tensor(ndrt_rank *r, int param, int64_t layer,
         if (n == 0)
             continue;
         if (q == r->rank)
-            pack(r, param, layer, piece);
+            pack(r, param, layer, kind, piece);
         if (q != 0 && q == r->rank)
             s = c->ops->send(c, 0, piece, bytes);
         else if (q != 0 && r->rank == 0)
@@ -232,7 +348,7 @@ static ndrt_status gather_tensor(ndrt_rank *r, int param, int64_t layer,
 typedef struct list {             /* every tensor of the file, in order */
     int n;
     ndrt_st_tensor *t;
-    int *param;
+    int *param, *kind;
     int64_t *layer;
     int64_t largest;              /* elements */
 } list;
@@ -243,37 +359,76 @@ static void free_list(list *l)
         free((char *)l->t[i].name);
     free(l->t);
     free(l->param);
+    free(l->kind);
     free(l->layer);
 }
 
-static bool make_list(const ndrt_program *p, list *l)
+static bool add_tensor(const ndrt_program *p, list *l, int param,
+                       int64_t layer, int kind)
 {
-    size_t total = 1;
+    ndrt_st_tensor *t = &l->t[l->n];
+    int64_t n = 1;
+
+    t->type = NDRT_ST_F32;
+    t->name = ndrt_layer_name(p, param, layer, prefixes[kind]);
+    t->naxes = file_shape(p, param, t->shape);
+    for (int a = 0; a < t->naxes; a++)
+        n *= t->shape[a];
+    l->largest = n > l->largest ? n : l->largest;
+    l->param[l->n] = param;
+    l->kind[l->n] = kind;
+    l->layer[l->n++] = layer;
+    return t->name != NULL;
+}
+
+static bool make_list(const ndrt_rank *r, int kinds, list *l)
+{
+    const ndrt_program *p = r->program;
+    const ndrt_train *train = &r->state->config->train;
+    size_t total = 2;
 
     for (int i = 0; i < p->nparams; i++)
-        total += (size_t)ndrt_layer_count(p, i);
+        total += (size_t)(kinds * ndrt_layer_count(p, i));
     *l = (list){.t = calloc(total, sizeof *l->t),
                 .param = calloc(total, sizeof *l->param),
+                .kind = calloc(total, sizeof *l->kind),
                 .layer = calloc(total, sizeof *l->layer)};
-    if (!l->t || !l->param || !l->layer)
+    if (!l->t || !l->param || !l->kind || !l->layer)
         return false;
-    for (int i = 0; i < p->nparams; i++) {
-        for (int64_t k = 0; k < ndrt_layer_count(p, i); k++) {
-            ndrt_st_tensor *t = &l->t[l->n];
-            int64_t layer = p->params[i].nlayers ? k : -1, n = 1;
-            t->type = NDRT_ST_F32;
-            t->name = ndrt_layer_name(p, i, layer, "");
-            t->naxes = file_shape(p, i, t->shape);
-            for (int a = 0; a < t->naxes; a++)
-                n *= t->shape[a];
-            l->largest = n > l->largest ? n : l->largest;
-            l->param[l->n] = i;
-            l->layer[l->n++] = layer;
-            if (!t->name)
-                return false;
-        }
+    for (int kind = 0; kind < kinds; kind++)
+        for (int i = 0; i < p->nparams; i++)
+            for (int64_t k = 0; k < ndrt_layer_count(p, i); k++)
+                if (kind <= states_of(train, &p->params[i]) &&
+                    !add_tensor(p, l, i, p->params[i].nlayers ? k : -1, kind))
+                    return false;
+    if (kinds == 1)
+        return true;
+    ndrt_st_tensor *t = &l->t[l->n];     /* the counts, behind all others */
+    *t = (ndrt_st_tensor){.name = strdup(counts_name), .type = NDRT_ST_F32,
+                          .naxes = 1, .shape = {4}};
+    l->kind[l->n++] = -1;
+    return t->name != NULL;
+}
+
+/* Rank 0's `whole` receives tensor i of the list. */
+static ndrt_status fill(ndrt_rank *r, const list *l, int i, float *whole,
+                        float *piece)
+{
+    const int64_t counts[2] = {r->step, r->state->updates};
+    int kind = l->kind[i];
+
+    for (int k = 0; k < 2 && kind < 0 && r->rank == 0; k++) {
+        whole[2 * k] = (float)(counts[k] / HALF);
+        whole[2 * k + 1] = (float)(counts[k] % HALF);
     }
-    return true;
+    if (kind < 0)
+        return NDRT_OK;
+    if (kind > 0 && l->kind[i - 1] != kind) {
+        ndrt_status s = show_state(r, kind);
+        if (s != NDRT_OK)
+            return s;
+    }
+    return gather_tensor(r, l->param[i], l->layer[i], kind, whole, piece);
 }
 
 static ndrt_status save_list(ndrt_rank *r, const list *l, const char *path,
@@ -292,7 +447,7 @@ static ndrt_status save_list(ndrt_rank *r, const list *l, const char *path,
         int64_t n = 1;
         for (int a = 0; a < l->t[i].naxes; a++)
             n *= l->t[i].shape[a];
-        s = gather_tensor(r, l->param[i], l->layer[i], whole, piece);
+        s = fill(r, l, i, whole, piece);
         if (s != NDRT_OK || !first)
             continue;
         s = ndrt_st_write(&w, whole, n, error, sizeof error);
@@ -308,11 +463,11 @@ static ndrt_status save_list(ndrt_rank *r, const list *l, const char *path,
     return s;
 }
 
-ndrt_status ndrt_save(ndrt_rank *r, const char *path)
+static ndrt_status save_file(ndrt_rank *r, const char *path, int kinds)
 {
     list l;
-    bool ok = make_list(r->program, &l);
-    size_t bytes = (size_t)(l.largest + 1) * sizeof(float);
+    bool ok = make_list(r, kinds, &l);
+    size_t bytes = (size_t)(l.largest + 4) * sizeof(float);
     float *whole = ok && r->rank == 0 ? malloc(bytes) : NULL;
     float *piece = ok ? malloc(bytes) : NULL;
     ndrt_status s;
@@ -325,4 +480,14 @@ ndrt_status ndrt_save(ndrt_rank *r, const char *path)
     free(piece);
     free_list(&l);
     return s;
+}
+
+ndrt_status ndrt_save(ndrt_rank *r, const char *path)
+{
+    return save_file(r, path, 1);
+}
+
+ndrt_status ndrt_save_all(ndrt_rank *r, const char *path)
+{
+    return save_file(r, path, 3);
 }

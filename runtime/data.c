@@ -1,13 +1,10 @@
-/* data.c - training data: which samples make up which batch, and bytes of text
- * or made-up numbers in the input buffers (arrays.c: tensors of a file).
+/* data.c - training data: which samples make up which batch, and made-up
+ * numbers (windows.c: text and token files; arrays.c: tensors of a file).
  *
  * Batch k holds samples k*B .. k*B + B - 1 of the training part, wrapping at
  * its end; a rank takes the rows that its piece of the sample axis covers. So
- * the order of samples does not depend on the mesh. With evaluation on, the
- * last 5% of the samples are held out.
- *
- * A sample of text is a window: window w of length T has tokens byte[w*T + t]
- * and targets byte[w*T + t + 1], so n bytes hold (n - 1) / T windows.
+ * the order of samples does not depend on the mesh. Evaluation has a file of
+ * its own or, without one, the last 5% of the samples, which are held out.
  */
 #include "ndrt_internal.h"
 #include "ndrt_math.h"
@@ -37,15 +34,6 @@ int64_t ndrt_step_tokens(const ndrt_program *p)
     return ndrt_batch_size(p);
 }
 
-void ndrt_hold_out(const ndrt_rank *r, int64_t n, int64_t *train,
-                   int64_t *held)
-{
-    *held = 0;
-    if (r->state->config->train.eval_every > 0 && n >= 2)
-        *held = n / 20 > 0 ? n / 20 : 1;
-    *train = n - *held;
-}
-
 void *ndrt_input(const ndrt_rank *r, int input)
 {
     size_t at = r->program->stages[r->stage].inputs[input];
@@ -58,100 +46,19 @@ static int64_t limit_of(const ndrt_program *p, int input)
     return p->ranges ? p->ranges[input].limit : 0;
 }
 
-ndrt_status ndrt_check_ids(ndrt_rank *r, int input, const int32_t *x,
-                           int64_t n, int64_t where)
+ndrt_status ndrt_check_id(ndrt_rank *r, const ndrt_source *f, int input,
+                          int64_t v, int64_t where)
 {
     const ndrt_program *p = r->program;
     int64_t limit = limit_of(p, input);
 
-    for (int64_t i = 0; i < n && limit > 0; i++) {
-        if ((x[i] < 0 || x[i] >= limit) && x[i] != p->ranges[input].ignore)
-            return ndrt_fail(r, NDRT_EINPUT, "\"%s\": %s has the value %d at "
-                             "offset %lld, outside 0 .. %lld",
-                             r->state->data->path, p->inputs[input].name,
-                             (int)x[i], (long long)(where + i),
-                             (long long)(limit - 1));
-    }
-    return NDRT_OK;
-}
-
-/* ---- text ------------------------------------------------------------- */
-
-static bool is_text_input(const ndrt_program *p, const ndrt_tensor *t)
-{
-    return (strcmp(t->name, "tokens") == 0 ||
-            strcmp(t->name, "targets") == 0) &&
-           t->dtype == NDRT_I32 && t->naxes == 2 && ndrt_is_sample(p, t, 0);
-}
-
-static ndrt_status text_length(ndrt_rank *r, int64_t *length)
-{
-    const ndrt_program *p = r->program;
-
-    *length = 0;
-    for (int i = 0; i < p->ninputs; i++) {
-        const ndrt_tensor *t = &p->inputs[i];
-        if (!is_text_input(p, t))
-            return ndrt_fail(r, NDRT_EINPUT, "text data gives i32 inputs "
-                             "tokens[%s, x] and targets[%s, x]; \"%s\" is "
-                             "none of them",
-                             p->sample_axis ? p->sample_axis : "batch",
-                             p->sample_axis ? p->sample_axis : "batch",
-                             t->name);
-        int64_t n = p->extents[t->extent[1]].size;
-        if (*length && *length != n)
-            return ndrt_fail(r, NDRT_EINPUT, "tokens and targets have "
-                             "different lengths, %lld and %lld",
-                             (long long)*length, (long long)n);
-        *length = n;
-    }
-    return NDRT_OK;
-}
-
-static ndrt_status open_text(ndrt_rank *r, ndrt_data *d)
-{
-    ndrt_text *t = &d->text;
-    char error[sizeof r->state->error];
-    void *map;
-    ndrt_status s = text_length(r, &t->t);
-
-    if (s != NDRT_OK)
-        return s;
-    s = ndrt_map_file(d->path, &map, &t->bytes, error, sizeof error);
-    t->map = map;
-    if (s != NDRT_OK)
-        return ndrt_fail(r, s, "%s", error);
-    if (t->t == 0)
+    if (limit > 0 ? (v >= 0 && v < limit) || v == p->ranges[input].ignore
+                  : v >= INT32_MIN && v <= INT32_MAX)
         return NDRT_OK;
-    if (t->bytes < (size_t)t->t + 1)
-        return ndrt_fail(r, NDRT_EINPUT, "the data file \"%s\" has %zu bytes; "
-                         "windows of %lld need at least %lld", d->path,
-                         t->bytes, (long long)t->t, (long long)t->t + 1);
-    ndrt_hold_out(r, ((int64_t)t->bytes - 1) / t->t, &t->windows, &t->held);
-    return NDRT_OK;
-}
-
-static ndrt_status text_batch(ndrt_rank *r, int input, int64_t k, bool eval)
-{
-    const ndrt_program *p = r->program;
-    const ndrt_tensor *in = &p->inputs[input];
-    const ndrt_text *t = &r->state->data->text;
-    int32_t *x = ndrt_input(r, input);
-    int64_t shift = strcmp(in->name, "targets") == 0;
-    ndrt_walk w = ndrt_walk_tensor(p, r->rank, in, 0);
-
-    while (ndrt_walk_next(&w)) {
-        int64_t row = k * ndrt_batch_size(p) + w.off[0] + w.i[0];
-        int64_t window = eval ? t->windows + row % t->held : row % t->windows;
-        int64_t at = window * t->t + w.off[1] + shift;
-        for (int64_t j = 0; j < w.length; j++)
-            x[w.local + j] = t->map[at + j];
-        ndrt_status s = ndrt_check_ids(r, input, x + w.local, w.length,
-                                       at);
-        if (s != NDRT_OK)
-            return s;
-    }
-    return NDRT_OK;
+    return ndrt_fail(r, NDRT_EINPUT, "\"%s\": %s has the value %lld at offset "
+                     "%lld, outside 0 .. %lld", f->path, p->inputs[input].name,
+                     (long long)v, (long long)where,
+                     (long long)(limit > 0 ? limit - 1 : INT32_MAX));
 }
 
 /* ---- made-up data ----------------------------------------------------- */
@@ -184,6 +91,37 @@ static void made_up_batch(ndrt_rank *r, int input, int64_t k, bool eval)
 
 /* ---- all kinds -------------------------------------------------------- */
 
+static ndrt_status open_file(ndrt_rank *r, ndrt_source *f, const char *path)
+{
+    f->path = path;
+    return r->state->data->kind == NDRT_DATA_ARRAYS ? ndrt_arrays_open(r, f)
+                                                    : ndrt_windows_open(r, f);
+}
+
+static ndrt_status open_files(ndrt_rank *r, ndrt_data *d)
+{
+    const ndrt_train *t = &r->state->config->train;
+    bool eval = t->eval_every > 0 || t->nmetrics > 0;
+    ndrt_status s = open_file(r, &d->file[0], t->data_path);
+    int64_t n = d->file[0].rows, held = 0;
+
+    if (s == NDRT_OK && eval && t->eval_path) {
+        s = open_file(r, &d->file[1], t->eval_path);
+        d->part[1] = (ndrt_part){&d->file[1], 0, d->file[1].rows};
+    } else {
+        if (eval && n >= 2)
+            held = n / 20 > 0 ? n / 20 : 1;
+        d->part[1] = (ndrt_part){&d->file[0], n - held, held};
+    }
+    d->part[0] = (ndrt_part){&d->file[0], 0, n - held};
+    return s;
+}
+
+int64_t ndrt_sample(const ndrt_part *part, int64_t row)
+{
+    return part->first + row % part->rows;
+}
+
 ndrt_status ndrt_data_open(ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
@@ -194,16 +132,15 @@ ndrt_status ndrt_data_open(ndrt_rank *r)
         return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
     r->state->data = d;
     d->kind = t->data;
-    d->path = t->data_path ? t->data_path : "";
     if (p->ninputs == 0 || t->steps == 0) {
         d->kind = NDRT_DATA_NONE;
         return NDRT_OK;
     }
     switch (d->kind) {
     case NDRT_DATA_TEXT:
-        return open_text(r, d);
+    case NDRT_DATA_TOKENS:
     case NDRT_DATA_ARRAYS:
-        return ndrt_arrays_open(r, d);
+        return open_files(r, d);
     case NDRT_DATA_SYNTHETIC:
         return NDRT_OK;
     case NDRT_DATA_NONE:
@@ -217,12 +154,12 @@ void ndrt_data_close(ndrt_rank *r)
 {
     ndrt_data *d = r->state->data;
 
-    if (!d)
-        return;
-    if (d->text.map)
-        munmap((void *)d->text.map, d->text.bytes);
-    ndrt_st_close(&d->file);
-    free(d->source);
+    for (int i = 0; d && i < 2; i++) {
+        if (d->file[i].map)
+            munmap(d->file[i].map, d->file[i].bytes);
+        ndrt_st_close(&d->file[i].file);
+        free(d->file[i].tensor);
+    }
     free(d);
     r->state->data = NULL;
 }
@@ -235,8 +172,8 @@ ndrt_status ndrt_data_batch(ndrt_rank *r, int64_t k, bool eval)
     for (int i = 0; i < r->program->ninputs && s == NDRT_OK; i++) {
         if (!ndrt_input(r, i))
             continue;
-        if (d->kind == NDRT_DATA_TEXT)
-            s = text_batch(r, i, k, eval);
+        if (d->kind == NDRT_DATA_TEXT || d->kind == NDRT_DATA_TOKENS)
+            s = ndrt_windows_batch(r, i, k, eval);
         else if (d->kind == NDRT_DATA_ARRAYS)
             s = ndrt_arrays_batch(r, i, k, eval);
         else if (d->kind == NDRT_DATA_SYNTHETIC)
@@ -249,15 +186,13 @@ bool ndrt_data_can_eval(const ndrt_rank *r)
 {
     const ndrt_data *d = r->state->data;
 
-    switch (d->kind) {
-    case NDRT_DATA_TEXT:
-        return d->text.held > 0;
-    case NDRT_DATA_ARRAYS:
-        return d->held > 0;
-    case NDRT_DATA_SYNTHETIC:
+    if (d->kind == NDRT_DATA_SYNTHETIC)
         return true;
-    case NDRT_DATA_NONE:
-        break;
-    }
-    return r->program->ninputs == 0;
+    return d->kind == NDRT_DATA_NONE ? r->program->ninputs == 0
+                                     : d->part[1].rows > 0;
+}
+
+int64_t ndrt_eval_rows(const ndrt_rank *r)
+{
+    return r->state->data->part[1].rows;
 }

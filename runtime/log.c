@@ -1,8 +1,10 @@
 /* log.c - what a run says: a banner, one progress line per step (a live bar on
- * a terminal, plain lines in a pipe), and a JSON object per step for --log.
+ * a terminal, plain lines in a pipe), and a JSON object per step and evaluation
+ * for --log.
  *
  *     step 3/1000  loss 5.531012  norm 2.3811  lr 9e-06  8123 tok/s  eta 21:40
  *     {"step":3,"loss":5.531012,"grad_norm":2.3811, ...}
+ *     {"eval":3,"loss":5.620418,"accuracy":0.03125}
  *
  * Progress goes to stdout, everything else to stderr. Only rank 0 speaks.
  * Tokens are the unique ones of the global batch, whatever the mesh.
@@ -47,7 +49,9 @@ ndrt_status ndrt_log_open(ndrt_rank *r)
      * on into a file: plain lines there. */
     l->terminal = isatty(STDOUT_FILENO) && !ndrt_under_launcher();
     l->last = now();
-    if (path && !(l->json = fopen(path, "we")))
+    /* a run that goes on adds to its log */
+    const char *mode = r->state->config->resume_path ? "ae" : "we";
+    if (path && !(l->json = fopen(path, mode)))
         return ndrt_fail(r, NDRT_EINPUT, "cannot write \"%s\": %s", path,
                          strerror(errno));
     return NDRT_OK;
@@ -131,14 +135,19 @@ static void print_line(ndrt_log *l, const ndrt_step_line *s, int64_t steps,
     fflush(stdout);
 }
 
+static void flush_json(ndrt_log *l)
+{
+    if (fflush(l->json) != 0 && !l->json_errno)
+        l->json_errno = errno;
+}
+
 static void print_json(ndrt_log *l, const ndrt_step_line *s, double rate)
 {
     fprintf(l->json, "{\"step\":%lld,\"loss\":%.9g,\"grad_norm\":%.9g,"
             "\"lr\":%.9g,\"tokens\":%lld,\"tokens_per_s\":%.6g}\n",
             (long long)s->step, s->loss, s->grad_norm, s->lr,
             (long long)s->tokens, rate);
-    if (fflush(l->json) != 0 && !l->json_errno)
-        l->json_errno = errno;
+    flush_json(l);
 }
 
 void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
@@ -174,16 +183,31 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
     l->last = now();
 }
 
-void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches)
+void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
+                   const double *metrics)
 {
+    const ndrt_train *t = &r->state->config->train;
     ndrt_log *l = r->state->log;
 
     if (!l)
         return;
     end_bar(l);
-    printf("eval %lld  loss %.6f  (%lld held-out batches)\n",
-           (long long)r->step, loss, (long long)batches);
+    printf("eval %lld  loss %.6f", (long long)r->step, loss);
+    if (l->json)
+        fprintf(l->json, "{\"eval\":%lld,\"loss\":%.9g", (long long)r->step,
+                loss);
+    for (int k = 0; k < t->nmetrics; k++) {
+        const char *name = r->program->outputs[t->metrics[k]].name;
+        printf("  %s=%.6g", name, metrics[k]);
+        if (l->json)
+            fprintf(l->json, ",\"%s\":%.9g", name, metrics[k]);
+    }
+    printf("  (%lld held-out batches)\n", (long long)batches);
     fflush(stdout);
+    if (l->json) {
+        fputs("}\n", l->json);
+        flush_json(l);
+    }
     l->last = now();              /* not part of the next step */
 }
 

@@ -67,6 +67,12 @@ static ndrt_status set_up(ndrt_rank *r)
     if (s != NDRT_OK)
         return s;
     ndrt_init_params(r, t->seed);
+    if (r->state->config->resume_path)
+        s = ndrt_resume(r);
+    if (s == NDRT_OK)
+        s = ndrt_check_folder(r);
+    if (s != NDRT_OK || r->state->config->resume_path)
+        return s;
     return t->load_path ? ndrt_load(r, t->load_path, t->load_prefix) : NDRT_OK;
 }
 

@@ -76,6 +76,9 @@ typedef struct ndrt_param {
     int64_t fan_in, fan_out;
     bool decay, frozen;
     uint32_t stages;              /* bit s: stage s holds it */
+    bool muon;                    /* updated as matrices [fan_in, fan_out], one
+                                     per index of its first `lead` axes */
+    int lead;
 } ndrt_param;
 
 /* Parameters whose gradients need the same reductions, laid out one after
@@ -90,7 +93,7 @@ typedef struct ndrt_bucket {
     uint32_t zero;                /* mesh axis (one bit) that partitions the
                                      state (ZeRO-1), or 0; n divides evenly */
     uint32_t stages;              /* stages that hold it; more than one: tied */
-    bool decay, frozen;
+    bool decay, frozen, muon;
 } ndrt_bucket;
 
 typedef struct ndrt_rank ndrt_rank;
@@ -123,6 +126,8 @@ typedef struct ndrt_stage {
     const size_t *outputs;        /* per program output, likewise */
     size_t loss;                  /* float: sum of the microbatch losses of
                                      this rank; NDRT_NONE if not here */
+    size_t work, work_bytes;      /* for muon: room that nothing else needs
+                                     between two steps */
     void (*pre)(ndrt_rank *);     /* once per step, whole local batch */
     void (*run[NDRT_NACTIONS])(ndrt_rank *);   /* at rank->mb */
     int nactions;
@@ -148,26 +153,35 @@ typedef struct ndrt_range {
 } ndrt_range;
 
 typedef enum { NDRT_DATA_NONE, NDRT_DATA_TEXT, NDRT_DATA_ARRAYS,
-               NDRT_DATA_SYNTHETIC } ndrt_data_kind;
-typedef enum { NDRT_SGD, NDRT_ADAM, NDRT_ADAMW } ndrt_optimizer;
+               NDRT_DATA_SYNTHETIC, NDRT_DATA_TOKENS } ndrt_data_kind;
+typedef enum { NDRT_SGD, NDRT_ADAM, NDRT_ADAMW, NDRT_LION,
+               NDRT_MUON } ndrt_optimizer;
 typedef enum { NDRT_LR_CONST, NDRT_LR_COSINE, NDRT_LR_LINEAR,
                NDRT_LR_WSD } ndrt_lr_kind;
 
 typedef struct ndrt_train {
     ndrt_data_kind data;
     const char *data_path;
+    const char *eval_path;        /* NULL: part of the data is held out */
+    int token_bytes;              /* of a token file: 1, 2 or 4 */
     ndrt_optimizer opt;
     ndrt_lr_kind lr_kind;
     double lr, lr_min;
     double beta1, beta2, eps, weight_decay, momentum;
     bool nesterov;
+    int64_t ns_steps;             /* muon: Newton-Schulz steps */
+    double adamw_ratio;           /* muon: rate of what AdamW updates / lr */
     int64_t warmup, steps;
     double decay_fraction;        /* wsd: the last part of the steps; 0 means
                                      0.2, negative: none */
     double clip;                  /* 0: off */
     uint64_t seed;
-    int64_t eval_every, eval_batches;
+    int64_t eval_every, eval_batches;   /* 0 batches: all there are */
+    int nmetrics;
+    const int *metrics;           /* indices into program->outputs */
     const char *load_path, *load_prefix;
+    int64_t save_every, keep;     /* checkpoints; 0: none, all are kept */
+    const char *save_folder;
 } ndrt_train;
 
 typedef struct ndrt_program {

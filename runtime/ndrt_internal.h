@@ -15,7 +15,8 @@
 
 typedef struct ndrt_config {
     ndrt_train train;             /* the program's, with overrides */
-    const char *log_path, *save_path, *generate;
+    const char *log_path, *save_path, *generate, *resume_path;
+    const char *eval_path;        /* goes with --data, in either order */
     int64_t tokens;               /* to generate */
     double temperature;
     int64_t threads;              /* per rank; 0: share out the CPUs */
@@ -32,6 +33,11 @@ typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
 typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
 
+typedef struct ndrt_step_line {
+    int64_t step, tokens;
+    double loss, grad_norm, lr;
+} ndrt_step_line;
+
 typedef struct ndrt_state {
     const ndrt_config *config;
     ndrt_comm *comm;
@@ -40,6 +46,8 @@ typedef struct ndrt_state {
     ndrt_group world;
     ndrt_group *groups;           /* per program group */
     ndrt_group *sum, *zero, *tied;   /* per bucket; n is 0 if not needed */
+    ndrt_group *whole;            /* per parameter: those that hold the pieces
+                                     of its matrices, see ndrt_whole_group */
     int64_t *ones;                /* equal pieces: 1 for every rank */
     double *all;                  /* NDRT_WIDE numbers of every rank */
     ndrt_mm *mm;                  /* matrix products made so far */
@@ -53,7 +61,11 @@ typedef struct ndrt_state {
     bool scratch_told;
     int64_t fail_at;              /* communication calls until a made-up
                                      failure; 0: never */
+    int64_t start;                /* steps done by the run that is resumed */
     int64_t updates;              /* optimizer updates so far */
+    ndrt_step_line last;          /* the latest step */
+    double *tally;                /* sum and count of each metric, or NULL */
+    int64_t tally_rows;           /* of the batch, that count */
     jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
 
@@ -203,6 +215,8 @@ typedef struct ndrt_st_file {
     void *map;
     size_t bytes;
     void *header;                 /* json_t; owns the names */
+    int nowned;                   /* .npz: names, and data unpacked */
+    void **owned;
     int n;
     ndrt_st_tensor *t;
 } ndrt_st_file;
@@ -214,12 +228,10 @@ void ndrt_st_close(ndrt_st_file *f);
 const ndrt_st_tensor *ndrt_st_find(const ndrt_st_file *f, const char *name);
 const char *ndrt_st_type_name(ndrt_st_type t);
 size_t ndrt_st_type_size(ndrt_st_type t);
-/* n elements from element `at` on. The integer form is false if a value does
- * not fit in 32 bits or is no integer type. */
+/* n elements from element `at` on. */
 void ndrt_st_floats(const ndrt_st_tensor *t, int64_t at, int64_t n,
                     float *out);
-bool ndrt_st_ints(const ndrt_st_tensor *t, int64_t at, int64_t n,
-                  int32_t *out);
+int64_t ndrt_st_int(const ndrt_st_tensor *t, int64_t at);  /* no float type */
 
 typedef struct ndrt_st_writer {
     FILE *f;
@@ -235,6 +247,12 @@ ndrt_status ndrt_st_write(ndrt_st_writer *w, const float *x, int64_t n,
 ndrt_status ndrt_st_finish(ndrt_st_writer *w, char *error, size_t error_size);
 void ndrt_st_cancel(ndrt_st_writer *w);
 
+/* ---- npz.c: the same from a zip of .npy files -------------------------- */
+
+bool ndrt_is_npz(const char *path);
+ndrt_status ndrt_npz_open(ndrt_st_file *f, const char *path, char *error,
+                          size_t error_size);      /* closed by ndrt_st_close */
+
 /* ---- checkpoint.c: parameters to and from files ----------------------- */
 
 /* Indices of a layered parameter, in all. */
@@ -244,22 +262,42 @@ char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
                       const char *prefix);
 ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix);
 ndrt_status ndrt_save(ndrt_rank *r, const char *path);
+/* With the optimizer's state, the step and the number of updates. */
+ndrt_status ndrt_load_all(ndrt_rank *r, const char *path, int64_t counts[2]);
+ndrt_status ndrt_save_all(ndrt_rank *r, const char *path);
 
-/* ---- data.c, arrays.c ------------------------------------------------- */
+/* ---- resume.c: a folder of checkpoints --------------------------------- */
 
-typedef struct ndrt_text {        /* bytes of a file, in windows of `t` */
-    const unsigned char *map;
+/* Before the training: what --resume names is loaded, and the folder that new
+ * checkpoints go to is made ready. */
+ndrt_status ndrt_resume(ndrt_rank *r);
+ndrt_status ndrt_check_folder(ndrt_rank *r);
+bool ndrt_checkpoint_due(const ndrt_rank *r);
+ndrt_status ndrt_checkpoint(ndrt_rank *r);
+
+/* ---- data.c, windows.c, arrays.c -------------------------------------- */
+
+typedef struct ndrt_source {      /* one file */
+    const char *path;
+    void *map;                    /* text, tokens: */
     size_t bytes;
-    int64_t t, windows, held;     /* windows: for training, held: for eval */
-} ndrt_text;
+    const unsigned char *words;   /* behind the header */
+    int width;                    /* bytes of a word */
+    ndrt_st_file file;            /* arrays */
+    const ndrt_st_tensor **tensor;   /* arrays: per input */
+    int64_t rows;                 /* samples */
+} ndrt_source;
+
+typedef struct ndrt_part {        /* samples for training, or for evaluation */
+    const ndrt_source *from;
+    int64_t first, rows;
+} ndrt_part;
 
 struct ndrt_data {
     ndrt_data_kind kind;
-    const char *path;
-    ndrt_text text;
-    ndrt_st_file file;            /* arrays */
-    int64_t rows, held;           /* arrays: training rows, then held out */
-    const ndrt_st_tensor **source;   /* arrays: per input */
+    int64_t window;               /* text, tokens: length of a sample */
+    ndrt_source file[2];          /* [1]: for evaluation alone, if given */
+    ndrt_part part[2];            /* by `eval` */
 };
 
 ndrt_status ndrt_data_open(ndrt_rank *r);
@@ -267,16 +305,19 @@ void ndrt_data_close(ndrt_rank *r);
 /* Fills the input buffers with batch `k`, counted from 0. */
 ndrt_status ndrt_data_batch(ndrt_rank *r, int64_t k, bool eval);
 bool ndrt_data_can_eval(const ndrt_rank *r);
-/* How n samples are shared out: *held for evaluation, the rest for training. */
-void ndrt_hold_out(const ndrt_rank *r, int64_t n, int64_t *train,
-                   int64_t *held);
+/* Samples for evaluation; 0: as many as are asked for. */
+int64_t ndrt_eval_rows(const ndrt_rank *r);
+/* The sample, counted in its file, at `row` of all batches; wraps. */
+int64_t ndrt_sample(const ndrt_part *part, int64_t row);
 int64_t ndrt_batch_size(const ndrt_program *p);    /* global */
 int64_t ndrt_step_tokens(const ndrt_program *p);   /* unique ones */
-/* x[0..n) of an input come from offset `where` of the file. */
-ndrt_status ndrt_check_ids(ndrt_rank *r, int input, const int32_t *x,
-                           int64_t n, int64_t where);
+/* Is v, at offset `where` of the file, an id that the input may hold? */
+ndrt_status ndrt_check_id(ndrt_rank *r, const ndrt_source *f, int input,
+                          int64_t v, int64_t where);
 void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not on the stage */
-ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_data *d);
+ndrt_status ndrt_windows_open(ndrt_rank *r, ndrt_source *f);
+ndrt_status ndrt_windows_batch(ndrt_rank *r, int input, int64_t k, bool eval);
+ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_source *f);
 ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 
 /* ---- optim.c ---------------------------------------------------------- */
@@ -288,6 +329,34 @@ ndrt_status ndrt_reduce_grads(ndrt_rank *r);
 /* This rank's share of the squared norm: each element counts on one rank. */
 double ndrt_square_norm(const ndrt_rank *r);
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr);
+/* The part of the bucket's flat range that this rank updates. */
+void ndrt_my_part(const ndrt_rank *r, int bucket, size_t *from, size_t *n);
+/* Every rank of the zero group gets the others' parts of x. */
+ndrt_status ndrt_gather_parts(ndrt_rank *r, int bucket, float *x);
+
+/* ---- optim_rules.c: updates of n elements at a time ------------------- */
+
+/* What the elements of a bucket have in common at one update. */
+typedef struct ndrt_rule {
+    const ndrt_train *train;
+    int64_t update;               /* 1-based */
+    double lr, weight_decay;
+    float scale;                  /* of the gradient, from the clip */
+} ndrt_rule;
+double ndrt_sum_squares(const float *x, size_t n);
+void ndrt_sgd(const ndrt_rule *u, size_t n, float *w, const float *g,
+              float *m);          /* m: NULL without momentum */
+void ndrt_adam(const ndrt_rule *u, bool decoupled, size_t n, float *w,
+               const float *g, float *m, float *v);
+void ndrt_lion(const ndrt_rule *u, size_t n, float *w, const float *g,
+               float *m);
+
+/* ---- muon.c ----------------------------------------------------------- */
+
+/* NULL if this rank holds the matrices whole. */
+const ndrt_group *ndrt_whole_group(const ndrt_rank *r, int param);
+ndrt_status ndrt_open_whole(ndrt_rank *r);
+ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u);
 
 /* ---- train.c ---------------------------------------------------------- */
 
@@ -299,20 +368,26 @@ ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Leaves generated code after a failure. */
 _Noreturn void ndrt_raise(ndrt_rank *r);
 
+/* ---- eval.c ----------------------------------------------------------- */
+
+/* This rank's share of the loss. */
+double ndrt_loss_share(const ndrt_rank *r);
+/* Adds the outputs of the microbatch to r->state->tally. */
+void ndrt_tally(ndrt_rank *r);
+/* After a step: if it is time. */
+ndrt_status ndrt_evaluate(ndrt_rank *r);
+
 /* ---- generate.c ------------------------------------------------------- */
 
 ndrt_status ndrt_generate(ndrt_rank *r, FILE *out);
 
 /* ---- log.c ------------------------------------------------------------ */
 
-typedef struct ndrt_step_line {
-    int64_t step, tokens;
-    double loss, grad_norm, lr;
-} ndrt_step_line;
-
 ndrt_status ndrt_log_open(ndrt_rank *r);       /* rank 0; others: no-ops */
 void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s);
-void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches);
+/* metrics: a mean for each of the train block's. */
+void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
+                   const double *metrics);
 void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */

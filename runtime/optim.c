@@ -6,12 +6,11 @@
  *   3. over `zero` it is reduced and scattered: each rank keeps the part of
  *      the flat range whose optimizer state it owns,
  *   4. the part is updated, 5. the new weights are gathered over `zero`.
- *
- * AdamW: Loshchilov and Hutter, arXiv 1711.05101. The decay is a factor on the
- * old weight and is not seen by the moments.
+ * The updates themselves are in optim_rules.c; muon.c has its own steps 4, 5.
  */
 #include "ndrt_internal.h"
-#include "ndrt_math.h"
+
+#include <math.h>
 
 /* ---- the learning rate ------------------------------------------------ */
 
@@ -66,10 +65,9 @@ static float *at(const ndrt_rank *r, size_t offset)
     return (float *)(void *)(r->arena + offset);
 }
 
-/* The part of the flat range that this rank updates. */
-static void my_part(const ndrt_rank *r, const ndrt_bucket *b, int bucket,
-                    size_t *from, size_t *n)
+void ndrt_my_part(const ndrt_rank *r, int bucket, size_t *from, size_t *n)
 {
+    const ndrt_bucket *b = &r->program->buckets[bucket];
     const ndrt_group *z = &r->state->zero[bucket];
     size_t parts = b->zero ? (size_t)z->n : 1;
 
@@ -90,18 +88,22 @@ static ndrt_status over_zero(ndrt_rank *r, int bucket, bool gather, float *x)
 {
     ndrt_comm *c = r->state->comm;
     ndrt_group *g = &r->state->zero[bucket];
-    const ndrt_bucket *b = &r->program->buckets[bucket];
     size_t from, n;
 
     if (g->n <= 1)
         return NDRT_OK;
-    my_part(r, b, bucket, &from, &n);
+    ndrt_my_part(r, bucket, &from, &n);
     ndrt_layout l = {.outer = 1, .inner = (int64_t)n, .n = r->state->ones,
                      .x = gather ? x + from : x,
                      .y = gather ? x : x + from};
     ndrt_status s = gather ? c->ops->all_gather(c, g, &l)
                            : c->ops->reduce_scatter(c, g, &l);
     return ndrt_comm_check(r, s);
+}
+
+ndrt_status ndrt_gather_parts(ndrt_rank *r, int bucket, float *x)
+{
+    return over_zero(r, bucket, true, x);
 }
 
 ndrt_status ndrt_reduce_grads(ndrt_rank *r)
@@ -143,22 +145,6 @@ static bool counts(const ndrt_rank *r, int bucket)
     return true;
 }
 
-/* Eight running sums, because one would wait for itself at every addition. */
-static double sum_squares(const float *x, size_t n)
-{
-    double s[8] = {0}, total = 0.0;
-    size_t i = 0;
-
-    for (; i + 8 <= n; i += 8)
-        for (int j = 0; j < 8; j++)
-            s[j] += (double)x[i + j] * (double)x[i + j];
-    for (; i < n; i++)
-        s[0] += (double)x[i] * (double)x[i];
-    for (int j = 0; j < 8; j++)
-        total += s[j];
-    return total;
-}
-
 double ndrt_square_norm(const ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
@@ -171,48 +157,13 @@ double ndrt_square_norm(const ndrt_rank *r)
         size_t from, n;
         if (b->frozen || !counts(r, pl->bucket))
             continue;
-        my_part(r, b, pl->bucket, &from, &n);
-        total += sum_squares(at(r, pl->grads) + from, n);
+        ndrt_my_part(r, pl->bucket, &from, &n);
+        total += ndrt_sum_squares(at(r, pl->grads) + from, n);
     }
     return total;
 }
 
 /* ---- the update ------------------------------------------------------- */
-
-static void adam(const ndrt_train *t, int64_t update, double lr, double decay,
-                 float scale, size_t n, float *restrict w,
-                 const float *restrict g, float *restrict m,
-                 float *restrict v)
-{
-    const float b1 = (float)t->beta1, b2 = (float)t->beta2;
-    const float c1 = (float)(1.0 - t->beta1), c2 = (float)(1.0 - t->beta2);
-    const float rate = (float)(lr / (1.0 - pow(t->beta1, (double)update)));
-    const float root =
-        (float)(1.0 / sqrt(1.0 - pow(t->beta2, (double)update)));
-    const float eps = (float)t->eps, shrink = (float)(lr * decay);
-
-    for (size_t i = 0; i < n; i++) {
-        float x = g[i] * scale;
-        m[i] = b1 * m[i] + c1 * x;
-        v[i] = b2 * v[i] + c2 * x * x;
-        float step = rate * m[i] / (nd_sqrt(v[i]) * root + eps);
-        w[i] = w[i] - shrink * w[i] - step;
-    }
-}
-
-static void sgd(const ndrt_train *t, double lr, float scale, size_t n,
-                float *restrict w, const float *restrict g, float *restrict m)
-{
-    const float rate = (float)lr, mu = (float)t->momentum;
-
-    for (size_t i = 0; i < n && !m; i++)
-        w[i] -= rate * (g[i] * scale);
-    for (size_t i = 0; i < n && m; i++) {
-        float x = g[i] * scale;
-        m[i] = mu * m[i] + x;
-        w[i] -= rate * (t->nesterov ? x + mu * m[i] : m[i]);
-    }
-}
 
 static ndrt_status update_bucket(ndrt_rank *r, const ndrt_place *pl,
                                  double scale, double lr)
@@ -222,23 +173,35 @@ static ndrt_status update_bucket(ndrt_rank *r, const ndrt_place *pl,
     float *w = at(r, pl->weights), *g = at(r, pl->grads);
     float *m = pl->state1 == NDRT_NONE ? NULL : at(r, pl->state1);
     float *v = pl->state2 == NDRT_NONE ? NULL : at(r, pl->state2);
+    bool moments = t->opt != NDRT_SGD && t->opt != NDRT_LION && !b->muon;
+    ndrt_rule u = {t, r->state->updates, lr, b->decay ? t->weight_decay : 0.0,
+                   (float)scale};
     size_t from, n;
 
-    my_part(r, b, pl->bucket, &from, &n);
-    if (t->opt == NDRT_SGD) {
-        if (t->momentum != 0.0 && !m)
-            return ndrt_fail(r, NDRT_EINTERNAL, "no room for momentum");
-        sgd(t, lr, (float)scale, n, w + from, g + from,
-            t->momentum != 0.0 ? m : NULL);
-    } else {
-        double decay = t->opt == NDRT_ADAMW && b->decay ? t->weight_decay
-                                                        : 0.0;
-        if (!m || !v)
-            return ndrt_fail(r, NDRT_EINTERNAL, "no room for moments");
-        adam(t, r->state->updates, lr, decay, (float)scale, n, w + from,
-             g + from, m, v);
+    if ((!m && (t->opt != NDRT_SGD || t->momentum != 0.0)) || (!v && moments))
+        return ndrt_fail(r, NDRT_EINTERNAL, "no room for optimizer state");
+    if (b->muon)
+        return ndrt_muon(r, pl, &u);
+    ndrt_my_part(r, pl->bucket, &from, &n);
+    w += from;
+    g += from;
+    switch (t->opt) {
+    case NDRT_SGD:
+        ndrt_sgd(&u, n, w, g, t->momentum != 0.0 ? m : NULL);
+        break;
+    case NDRT_LION:
+        ndrt_lion(&u, n, w, g, m);
+        break;
+    case NDRT_ADAM:
+    case NDRT_ADAMW:
+        ndrt_adam(&u, t->opt == NDRT_ADAMW, n, w, g, m, v);
+        break;
+    case NDRT_MUON:
+        u.lr *= t->adamw_ratio;
+        ndrt_adam(&u, true, n, w, g, m, v);
+        break;
     }
-    return b->zero ? over_zero(r, pl->bucket, true, w) : NDRT_OK;
+    return b->zero ? ndrt_gather_parts(r, pl->bucket, w - from) : NDRT_OK;
 }
 
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr)

@@ -13,16 +13,20 @@
 enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 
 typedef enum {
-    STEPS, DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE, GENERATE, TOKENS,
-    TEMPERATURE, THREADS, HELP, VERSION, NOPTIONS
+    STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE,
+    CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS, HELP,
+    VERSION, NOPTIONS
 } option_id;
 
 static const struct {
     const char *name, *value, *help;
 } options[NOPTIONS] = {
     [STEPS] = {"--steps", "N", "training steps; 0 trains nothing"},
-    [DATA] = {"--data", "FILE", "training data: bytes of text, or arrays in a "
-              ".safetensors file"},
+    [DATA] = {"--data", "FILE", "training data: text or tokens as in the "
+              "source, or arrays\n                       in a .safetensors or "
+              ".npz file"},
+    [EVAL_DATA] = {"--eval-data", "FILE", "evaluation data of the same kind; "
+                   "without it, the last 5%"},
     [SEED] = {"--seed", "N", "of initial values, dropout, made-up data and "
               "--generate"},
     [LR] = {"--lr", "X", "peak learning rate; its schedule stays"},
@@ -32,6 +36,9 @@ static const struct {
     [LOAD] = {"--load", "FILE", "start from these weights (.safetensors)"},
     [SAVE] = {"--save", "FILE", "write the weights at the end "
               "(.safetensors)"},
+    [CHECKPOINTS] = {"--checkpoints", "DIR", "where the source's `checkpoint` "
+                     "goes"},
+    [RESUME] = {"--resume", "DIR", "go on from the last checkpoint there"},
     [GENERATE] = {"--generate", "TEXT", "continue this text, after training "
                   "and saving"},
     [TOKENS] = {"--tokens", "N", "bytes to generate (200)"},
@@ -55,6 +62,8 @@ static void print_defaults(const ndrt_train *t, FILE *out)
     else
         fputs(t->data == NDRT_DATA_SYNTHETIC ? "made-up data" : "no data",
               out);
+    if (t->eval_path)
+        fprintf(out, " --eval-data %s", t->eval_path);
     if (t->load_path)
         fprintf(out, " --load %s", t->load_path);
     fputs("; what is not given here stays so.\n", out);
@@ -127,8 +136,12 @@ static void set_data(ndrt_train *t, const char *path)
     size_t n = strlen(path), e = sizeof ending - 1;
     bool arrays = n > e && strcmp(path + n - e, ending) == 0;
 
-    t->data = arrays ? NDRT_DATA_ARRAYS : NDRT_DATA_TEXT;
+    if (arrays || ndrt_is_npz(path))
+        t->data = NDRT_DATA_ARRAYS;
+    else if (t->data != NDRT_DATA_TOKENS)
+        t->data = NDRT_DATA_TEXT;
     t->data_path = path;
+    t->eval_path = NULL;          /* it went with the other file */
 }
 
 /* False if the value is none for this option. */
@@ -141,6 +154,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return to_int(v, 0, &t->steps);
     case DATA:
         set_data(t, v);
+        return true;
+    case EVAL_DATA:
+        c->eval_path = v;
         return true;
     case SEED:
         return to_seed(v, &t->seed);
@@ -162,6 +178,12 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return true;
     case SAVE:
         c->save_path = v;
+        return true;
+    case CHECKPOINTS:
+        t->save_folder = v;
+        return true;
+    case RESUME:
+        c->resume_path = v;
         return true;
     case GENERATE:
         c->generate = v;
@@ -288,6 +310,8 @@ ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
                        .temperature = 1.0};
     for (int i = 1; i < argc && s == NDRT_OK && !c->done; i++)
         s = one(p, argc, argv, &i, c, out ? out : sink, err ? err : sink);
+    if (c->eval_path)
+        c->train.eval_path = c->eval_path;
     if (sink)
         fclose(sink);
     return s;

@@ -243,7 +243,7 @@ ndrt_status ndrt_open_groups(ndrt_rank *r)
         if (s == NDRT_OK && b->zero)
             s = ndrt_group_open(r, &st->zero[i], b->zero, 0);
     }
-    return s;
+    return s == NDRT_OK ? ndrt_open_whole(r) : s;
 }
 
 ndrt_status ndrt_make_arena(ndrt_rank *r)
@@ -284,9 +284,11 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     st->off = calloc(2 * ne, sizeof *st->off);
     st->groups = calloc((size_t)p->ngroups + 1, sizeof *st->groups);
     st->sum = calloc(3 * nb, sizeof *st->sum);
+    st->whole = calloc((size_t)p->nparams + 1, sizeof *st->whole);
     st->ones = calloc((size_t)comm->size, sizeof *st->ones);
     st->all = calloc((size_t)comm->size * NDRT_WIDE, sizeof *st->all);
-    if (!st->off || !st->groups || !st->sum || !st->ones || !st->all) {
+    if (!st->off || !st->groups || !st->sum || !st->whole || !st->ones ||
+        !st->all) {
         ndrt_rank_free(r);
         return NULL;
     }
@@ -316,9 +318,12 @@ void ndrt_rank_free(ndrt_rank *r)
         ndrt_group_free(&st->zero[b]);
         ndrt_group_free(&st->tied[b]);
     }
+    for (int i = 0; st->whole && i < p->nparams; i++)
+        ndrt_group_free(&st->whole[i]);
     ndrt_group_free(&st->world);
     free(st->groups);
     free(st->sum);
+    free(st->whole);
     free(st->off);
     free(st->ones);
     free(st->all);

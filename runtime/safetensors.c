@@ -242,6 +242,9 @@ void ndrt_st_close(ndrt_st_file *f)
         munmap(f->map, f->bytes);
     if (f->header)
         json_decref(f->header);
+    for (int i = 0; i < f->nowned; i++)
+        free(f->owned[i]);
+    free(f->owned);
     free(f->t);
     *f = (ndrt_st_file){0};
 }
@@ -331,34 +334,24 @@ void ndrt_st_floats(const ndrt_st_tensor *t, int64_t at, int64_t n, float *out)
         out[i] = float_at(t, p + (size_t)i * size);
 }
 
-bool ndrt_st_ints(const ndrt_st_tensor *t, int64_t at, int64_t n, int32_t *out)
+int64_t ndrt_st_int(const ndrt_st_tensor *t, int64_t at)
 {
-    size_t size = types[t->type].size;
-    const unsigned char *p = t->data + (size_t)at * size;
+    const unsigned char *p = t->data + (size_t)at * types[t->type].size;
+    int64_t l;
+    int32_t i;
 
-    for (int64_t i = 0; i < n; i++, p += size) {
-        int64_t l;
-        switch (t->type) {
-        case NDRT_ST_I32:
-            memcpy(&out[i], p, sizeof *out);
-            break;
-        case NDRT_ST_I64:
-            memcpy(&l, p, sizeof l);
-            if (l < INT32_MIN || l > INT32_MAX)
-                return false;
-            out[i] = (int32_t)l;
-            break;
-        case NDRT_ST_U8:
-            out[i] = *p;
-            break;
-        case NDRT_ST_BOOL:
-            out[i] = *p != 0;
-            break;
-        default:
-            return false;
-        }
+    switch (t->type) {
+    case NDRT_ST_I32:
+        memcpy(&i, p, sizeof i);
+        return i;
+    case NDRT_ST_I64:
+        memcpy(&l, p, sizeof l);
+        return l;
+    case NDRT_ST_BOOL:
+        return *p != 0;
+    default:
+        return *p;                /* U8 */
     }
-    return true;
 }
 
 /* ---- writing ---------------------------------------------------------- */

@@ -12,8 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { DEFAULT_EVAL_BATCHES = 8 };
-
 _Noreturn void ndrt_raise(ndrt_rank *r)
 {
     longjmp(r->state->jump, 1);
@@ -70,56 +68,11 @@ ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
                        a->kind == NDRT_RECV_F;
         if (forward && (only_mb < 0 || a->mb == only_mb))
             s = act(r, a);
+        if (s == NDRT_OK && a->kind == NDRT_F && r->state->tally)
+            ndrt_tally(r);
     }
     r->training = training;
     return s;
-}
-
-/* This rank's share of the loss: partial sums count on every coordinate of the
- * axes that they are pending over, the rest on coordinate 0. */
-static double loss_share(const ndrt_rank *r)
-{
-    const ndrt_program *p = r->program;
-    const float *loss = loss_at(r);
-
-    if (!loss)
-        return 0.0;
-    for (int a = 0; a < p->nmesh; a++)
-        if (a != p->pipe && !(p->loss_sum >> a & 1) && r->state->coord[a])
-            return 0.0;
-    return (double)*loss;
-}
-
-/* ---- evaluation ------------------------------------------------------- */
-
-static ndrt_status evaluate(ndrt_rank *r)
-{
-    const ndrt_train *t = &r->state->config->train;
-    int64_t n = t->eval_batches > 0 ? t->eval_batches : DEFAULT_EVAL_BATCHES;
-    double total = 0.0;
-
-    if (t->eval_every <= 0 || r->step % t->eval_every != 0)
-        return NDRT_OK;
-    if (!ndrt_data_can_eval(r)) {
-        if (r->step == t->eval_every)
-            ndrt_log_note(r, "warning: no evaluation: the data hold a single "
-                          "sample, so none can be held out");
-        return NDRT_OK;
-    }
-    for (int64_t k = 0; k < n; k++) {
-        double loss;
-        ndrt_status s = ndrt_data_batch(r, k, true);
-        if (s == NDRT_OK)
-            s = ndrt_forward(r, -1);
-        loss = loss_share(r);
-        if (s == NDRT_OK)
-            s = ndrt_sum_doubles(r, &loss, 1);
-        if (s != NDRT_OK)
-            return s;
-        total += loss;
-    }
-    ndrt_log_eval(r, total / (double)n, n);
-    return NDRT_OK;
 }
 
 /* ---- a step ----------------------------------------------------------- */
@@ -221,7 +174,7 @@ static ndrt_status one_step(ndrt_rank *r)
         s = ndrt_reduce_grads(r);
     if (s != NDRT_OK)
         return s;
-    double sums[2] = {loss_share(r), ndrt_square_norm(r)};
+    double sums[2] = {ndrt_loss_share(r), ndrt_square_norm(r)};
     s = ndrt_sum_doubles(r, sums, 2);
     if (s != NDRT_OK)
         return s;
@@ -241,7 +194,20 @@ static ndrt_status one_step(ndrt_rank *r)
     }
     if (s == NDRT_OK)
         ndrt_log_step(r, &line);
+    r->state->last = line;
     return s;
+}
+
+/* Weights that are not finite would only show in the next loss: they must not
+ * take the place of good ones. */
+static ndrt_status save(ndrt_rank *r)
+{
+    double bad = first_bad(r) < r->program->nparams;
+    ndrt_status s = ndrt_sum_doubles(r, &bad, 1);
+
+    if (s == NDRT_OK && bad > 0.0)
+        s = not_finite(r, r->state->last.loss, r->state->last.grad_norm);
+    return s == NDRT_OK ? ndrt_checkpoint(r) : s;
 }
 
 static ndrt_status check_loss(ndrt_rank *r)
@@ -258,11 +224,14 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     int64_t steps = r->state->config->train.steps;
     ndrt_status s = steps > 0 ? check_loss(r) : NDRT_OK;
 
-    for (r->step = 1; r->step <= steps && s == NDRT_OK; r->step++) {
+    r->step = r->state->start + 1;
+    for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         s = one_step(r);
         if (s == NDRT_OK)
-            s = evaluate(r);
+            s = ndrt_evaluate(r);
+        if (s == NDRT_OK && ndrt_checkpoint_due(r))
+            s = save(r);
     }
     r->training = false;
     return s;

@@ -4,7 +4,7 @@
 set -eu
 
 packages="gcc clang libc6-dev make cmake flex bison pkgconf
-    libdnnl-dev libopenblas-dev libjansson-dev libopenmpi-dev
+    libdnnl-dev libopenblas-dev libjansson-dev zlib1g-dev libopenmpi-dev
     openmpi-bin libcmocka-dev python3 bible-kjv"
 
 missing=

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -38,6 +39,24 @@ MESHES = {
     "2x2x2": ("pp = 2, dp = 2, tp = 2", True, 4, "", []),
     "zero1": ("dp = 4", False, 1, "zero 1 over dp", []),
     "2x2x2zero1": ("pp = 2, dp = 2, tp = 2", True, 2, "zero 1 over dp", []),
+}
+
+
+# name: (fixture, text, its replacement)
+DERIVED = {
+    "gmuon": ("g", "sgd(lr = 0.1)", 'muon(lr = constant(0.02, warmup = 2), adamw = ["wte", "wpe"], adamw_lr = 0.002)\n'
+              '  freeze = ["*.k.b"]'),   # without a gradient but rounding, of which AdamW would take the sign
+    "gdecay": ("g", "sgd(lr = 0.1)", "adamw(lr = 0.1, weight_decay = 0.1)"),
+    "gnodecay": ("g", "sgd(lr = 0.1)", "adamw(lr = 0.1, weight_decay = 0)"),
+    "gfrozen": ("g", "seed      = 1", 'seed      = 1\n  freeze = ["wte", "layers.mlp.*", "*.ln1.g"]'),
+    "gmetric": ("g", "  output logits\n", """  output logits
+  hit = logits[vocab: targets] == max[vocab](logits)
+  sure = max[seq](max[vocab](logits))
+  output hit
+  output sure
+"""),
+    "gmetric2": ("gmetric", 'text("g.txt")',
+                 'text("g.txt", eval = "eval.txt")\n  metric = [hit, sure]\n  eval = every(2)'),
 }
 
 
@@ -125,12 +144,24 @@ class Bench:
             lines.append("  " + extra)
         return "\n".join(lines + ["}", ""])
 
+    def source(self, fixture):
+        if fixture not in DERIVED:
+            return os.path.join(HERE, fixture + ".nd")
+        base, old, new = DERIVED[fixture]
+        text = open(self.source(base)).read()
+        check(text.count(old) == 1, fixture + ": the text to replace is gone")
+        path = self.path(fixture + ".nd")
+        with open(path, "w") as f:
+            f.write(text.replace(old, new))
+        return path
+
     def compile(self, fixture, mesh="1", schedule="1f1b", micro=None, sets=(), stages=None, expect=0):
         spec = MESHES[mesh]
         m = micro or spec[2]
         text = self.plan(spec[0], spec[1], m, spec[3], schedule, stages)
         # One axis exists only in some fixtures: keep the rules that apply.
-        source = open(os.path.join(HERE, fixture + ".nd")).read()
+        path = self.source(fixture)
+        source = open(path).read()
         kept = []
         for line in text.split("\n"):
             if line.startswith("  shard "):
@@ -146,7 +177,7 @@ class Bench:
         out = self.path("%s_%d" % (fixture, len(self.built)))
         with open(out + ".plan", "w") as f:
             f.write(text)
-        cmd = [self.ndc, os.path.join(HERE, fixture + ".nd"), "-o", out, "--plan", out + ".plan"]
+        cmd = [self.ndc, path, "-o", out, "--plan", out + ".plan"]
         for s in sets:
             cmd += ["--set", s]
         r = subprocess.run(cmd, capture_output=True, text=True, timeout=120)
@@ -320,6 +351,21 @@ def a21(b):
         check(w == w1, mesh + ": initial weights differ")
 
 
+def a31(b):
+    """Decay is for matrices, on every mesh: one step with it and without."""
+    init = b.run(b.compile("g", "1"), "--steps", "0")[1]
+    for mesh in ("1", "dp2", "tp2", "zero1", "2x2x2zero1", "tp2pp2"):
+        # the clip depends on the gradient alone, so it is the same step
+        with_it, without = [b.run(b.compile(f, mesh), "--steps", "1")[1] for f in ("gdecay", "gnodecay")]
+        for name, w in init.items():
+            vector = name.split(".")[-1] in ("g", "b")
+            for x, y, x0 in zip(with_it[name], without[name], w):
+                near(x - y, 0.0 if vector else -0.01 * x0, 0 if vector else 2e-7, "%s %s" % (mesh, name))
+        text = subprocess.run([b.ndc, b.source("gdecay"), "--plan", b.compile("gdecay", mesh)[0] + ".plan",
+                               "--emit=plan"], capture_output=True, text=True).stdout
+        check("with weight decay\n" in text and "without weight decay\n" in text, "the plan has no two lists")
+
+
 def a36(b):
     """The schedule counts updates."""
     columns = []
@@ -330,6 +376,25 @@ def a36(b):
     near(columns[0][4], 0.5e-1, what="lr(5)")
     near(columns[0][9], 1e-1, what="lr(10)")
     near(columns[0][99], 1e-3, what="lr(100)")
+    # every kind, against the table's own words: steps 12, peak 0.3, warm-up 3
+    kinds = {
+        "0.3": lambda t: 0.3,
+        "constant(0.3)": lambda t: 0.3,
+        "constant(0.3, warmup = 3)": lambda t: 0.3 * min(t / 3, 1),
+        "linear(0.3, warmup = 3)": lambda t: 0.1 * t if t <= 3 else 0.3 * (12 - t) / 9,
+        "linear(0.3, min = 0.06)": lambda t: 0.06 + 0.24 * (12 - t) / 12,
+        "cosine(0.3, warmup = 3, min = 0.06)":
+            lambda t: 0.1 * t if t <= 3 else 0.18 + 0.12 * math.cos(math.pi * (t - 3) / 9),
+        "wsd(0.3, warmup = 3, decay = 4)": lambda t: 0.1 * t if t <= 3 else 0.3 * min(1, (12 - t) / 4),
+        "wsd(0.3, min = 0.1, decay = 0.5)": lambda t: 0.3 if t <= 6 else 0.1 + 0.2 * (12 - t) / 6,
+        "wsd(0.3)": lambda t: 0.3 if t <= 10 else 0.3 * (12 - t) / 2,
+    }
+    write_tensors(b.path("u.safetensors"), {"targets": ("I32", [2, 4], [0, 1, 2, 3] * 2)})
+    write_tensors(b.path("u_init.safetensors"), {"b": ("F32", [4], LN)})
+    for i, (text, f) in enumerate(kinds.items()):
+        DERIVED["u%d" % i] = ("u", "sgd(lr = 1.0)\n  steps     = 1", "sgd(lr = %s)\n  steps = 12" % text)
+        rows, _, _ = b.run(b.compile("u%d" % i, "1"))
+        near_list([r["lr"] for r in rows], [f(t) for t in range(1, 13)], 1e-7, text)
 
 
 def b03(b):
@@ -362,6 +427,90 @@ def f13(b):
     check(r.returncode == 0, "%s\n%s%s" % (command, r.stdout, r.stderr))
 
 
+def muon(b):
+    """Whole matrices are orthogonalised, whatever cuts them."""
+    same_run(b, "gmuon", ["dp2", "tp2", "tp4", "sp2", "pp2", "pp3", "accum4", "zero1", "dp2tp2", "tp2pp2",
+                          "2x2x2zero1"], tol=2e-5)
+
+
+def metric(b):
+    """Means over the evaluation samples, each once, on every mesh."""
+    # 13 samples to evaluate in batches of 8: the last one wraps
+    rng = random.Random(3)
+    with open(b.path("eval.txt"), "wb") as f:
+        f.write(bytes(rng.randrange(61) for _ in range(13 * 16 + 1)))
+    want = None
+    for mesh in ("1", "dp2", "dp3", "tp2", "sp2", "accum4", "pp2", "2x2x2", "2x2x2zero1"):
+        rows, _, text = b.run(b.compile("gmetric2", mesh))
+        got = [r for r in rows if "eval" in r]
+        want = want or got
+        check([r["eval"] for r in got] == [2, 4, 5], mesh + ": evaluations after other steps")
+        for r, r1 in zip(got, want):
+            near(r["hit"] * 13 * 16, round(r["hit"] * 13 * 16), 1e-6, mesh + ": not of 13 samples")
+            for k in ("loss", "hit", "sure"):
+                near(r[k], r1[k], 1e-5, "%s %s" % (mesh, k))
+        check("hit=%.6g" % got[-1]["hit"] in text, mesh + ": no metric on the console")
+
+
+def frozen(b):
+    """Frozen parameters stay, bit for bit, and are not counted in the norm."""
+    init = b.run(b.compile("gfrozen", "1"), "--steps", "0")[1]
+    rows1, w1 = same_run(b, "gfrozen", ["dp2", "tp2", "pp2", "2x2x2zero1"])
+    for name in init:
+        stays = name == "wte" or ".mlp." in name or name.endswith(".ln1.g")
+        if not name.endswith(".k.b"):          # its gradient is 0 but for rounding
+            check((w1[name] == init[name]) == stays, name + (" moved" if stays else " did not move"))
+    # the norm is that of the others' gradients: one plain step at rate 1 shows them
+    DERIVED["gfrozen1"] = ("g", "sgd(lr = 0.1)", "sgd(lr = 1)\n  freeze = [\"wte\", \"layers.mlp.*\", \"*.ln1.g\"]")
+    rows, w, _ = b.run(b.compile("gfrozen1", "1"), "--steps", "1", "--clip", "0")
+    total = sum((x - y) ** 2 for k in w for x, y in zip(w[k], init[k]))
+    near(rows[0]["grad_norm"], math.sqrt(total), 1e-5, "norm")
+
+
+def resume(b):
+    """A run that is resumed goes on bit for bit; the last checkpoints are kept."""
+    plans = (('muon(lr = cosine(0.02, warmup = 2), adamw = ["wte", "wpe"])',
+              ("1", "dp2", "tp2", "pp2", "zero1", "2x2x2zero1")),
+             ("adamw(lr = 0.01)", ("1", "dp2", "tp2", "pp2", "2x2x2zero1")),
+             ("sgd(lr = 0.1, momentum = 0.9)", ("zero1", "pp3")),
+             ("lion(lr = 0.001)", ("tp2",)))
+    column = lambda rows: [(r["step"], r["loss"], r["grad_norm"], r["lr"]) for r in rows]  # noqa: E731
+    for i, (rule, meshes) in enumerate(plans):
+        name = "gresume%d" % i
+        DERIVED[name] = ("gdrop", "sgd(lr = 0.1)", rule + "\n  checkpoint = every(2)")
+        for mesh in meshes:
+            program = b.compile(name, mesh)
+            folder = program[0] + ".steps"
+            shutil.rmtree(folder, ignore_errors=True)
+            options = ["--steps", "7", "--checkpoints", folder]
+            rows, w, _ = b.run(program, *options)
+            check(sorted(os.listdir(folder)) == ["step-%d.safetensors" % k for k in (2, 4, 6, 7)], "files")
+            if i == 0:
+                _, _, text = b.run(program, *options, expect=1)
+                check("holds step 7 of an earlier run" in text, "another run's folder:\n" + text)
+            # as if it had been killed while it wrote step 6
+            os.rename(os.path.join(folder, "step-6.safetensors"), os.path.join(folder, "step-6.safetensors.tmp"))
+            os.remove(os.path.join(folder, "step-7.safetensors"))
+            again, w2, _ = b.run(program, *options, "--resume", folder)
+            check(column(again) == column(rows)[4:], "%s %s: other losses" % (rule, mesh))
+            check(w == w2, "%s %s: other weights" % (rule, mesh))
+    # a checkpoint of one mesh goes on with another
+    for k in (6, 7):
+        os.remove(os.path.join(folder, "step-%d.safetensors" % k))
+    again, w2, _ = b.run(b.compile(name, "pp2"), "--steps", "7", "--checkpoints", folder, "--resume", folder)
+    near_list([r["loss"] for r in again], [r["loss"] for r in rows[4:]], 1e-5, "loss on another mesh")
+    DERIVED["gkeep"] = ("g", "seed      = 1", 'seed = 1\n  checkpoint = every(1, keep = 2, path = "kept")')
+    shutil.rmtree(b.path("kept"), ignore_errors=True)
+    program = b.compile("gkeep", "dp2tp2")
+    b.run(program)
+    check(sorted(os.listdir(b.path("kept"))) == ["step-4.safetensors", "step-5.safetensors"], "the last two are kept")
+    _, _, text = b.run(program, "--lr", "1e39", "--resume", "kept", "--steps", "7", expect=1)
+    check("not finite" in text, "weights that are not finite:\n" + text)
+    check(len(os.listdir(b.path("kept"))) == 2, "a checkpoint that is not finite is written")
+    _, _, text = b.run(program, "--resume", "nowhere", expect=1)
+    check('cannot read the folder "nowhere"' in text, text)
+
+
 def sweep(b):
     """Parameters after 5 SGD steps on every mesh; 1e-6 at step 0."""
     same_run(b, "g", ["dp2", "tp2", "sp2", "pp2", "pp3", "pp4", "dp2tp2", "tp2pp2", "dp2pp2",
@@ -370,8 +519,8 @@ def sweep(b):
     same_run(b, "g", ["tp3"], sets=["kvheads=3"])
 
 
-CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a36,
-                                 b03, b04, f13, sweep)}
+CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a31, a36,
+                                 b03, b04, f13, frozen, metric, muon, resume, sweep)}
 
 
 def main():

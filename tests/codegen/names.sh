@@ -12,7 +12,7 @@ words="NULL INFINITY NAN INT32_MIN EOF M_PI __LINE__ __FILE__ _Bool _Xy _z __x
  X_ B_ P_ G_ M_ X_batch B_x P_w G_m nd_ nd_exp nd_bits_float ndrt_ ndrt_rank
  ndrt_gemm NDRT_NONE bool true int float auto restrict nullptr typeof main at
  weight gradient place places program params extents groups stages buckets
- inputs outputs ranges bucket0 actions weights_at gradients_at mesh_name r l l2
+ inputs outputs ranges metrics bucket0 actions weights_at gradients_at mesh_name r l l2
  l3 i k n o p v y0 gamma index exp log sqrt fmaf rintf memcpy memset isnan
  signbit errno stdin int32_t size_t uint64_t training seed step stream loss
  prepare forward backward send_forward stage0 stage0_forward stage0_actions

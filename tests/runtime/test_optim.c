@@ -125,8 +125,8 @@ static void norm_on(int dp, int tp, bool zero)
         {.name = "s", .stages = 1},
         {.name = "v", .naxes = 1, .extent = {0}, .cap = {n1}, .stages = 1}};
     const ndrt_bucket buckets[] = {
-        {1, p0, 16, 3, 0, zero ? 1 : 0, 1, false, false},
-        {1, p1, (size_t)n1, 1, 2, 0, 1, false, false}};
+        {1, p0, 16, 3, 0, zero ? 1 : 0, 1, false, false, false},
+        {1, p1, (size_t)n1, 1, 2, 0, 1, false, false, false}};
     const ndrt_place places[] = {{0, 0, 64, NDRT_NONE, NDRT_NONE},
                                  {1, 128, 192, NDRT_NONE, NDRT_NONE}};
     const size_t at[] = {0, 128}, grads[] = {64, 192};

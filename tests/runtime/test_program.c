@@ -57,17 +57,26 @@ static void ref_update(reference *f, const ndrt_train *t, int step,
 {
     for (int i = 0; i < NW; i++) {
         double x = g[i] * scale, *m = &f->m[i], *v = &f->v[i];
+        double decay = i >= MINI_D ? t->weight_decay : 0.0;
+        if (t->opt == NDRT_SGD || t->opt == NDRT_ADAM)
+            x += decay * f->w[i];
         if (t->opt == NDRT_SGD) {
             *m = t->momentum * *m + x;
             f->w[i] -= t->lr * (t->nesterov ? x + t->momentum * *m : *m);
+            continue;
+        }
+        if (t->opt == NDRT_LION) {
+            double c = t->beta1 * *m + (1 - t->beta1) * x;
+            f->w[i] -= t->lr * ((c > 0) - (c < 0) + decay * f->w[i]);
+            *m = t->beta2 * *m + (1 - t->beta2) * x;
             continue;
         }
         *m = t->beta1 * *m + (1 - t->beta1) * x;
         *v = t->beta2 * *v + (1 - t->beta2) * x * x;
         double mh = *m / (1 - pow(t->beta1, step));
         double vh = *v / (1 - pow(t->beta2, step));
-        if (i >= MINI_D)
-            f->w[i] -= t->lr * t->weight_decay * f->w[i];
+        if (t->opt == NDRT_ADAMW)
+            f->w[i] -= t->lr * decay * f->w[i];
         f->w[i] -= t->lr * mh / (sqrt(vh) + t->eps);
     }
 }
@@ -223,15 +232,19 @@ static void test_sgd(void **state)
     }
 }
 
-static void test_adamw(void **state)
+static void test_adam(void **state)
 {
     mini m;
 
     (void)state;
     for (int i = 0; i < NMESHES; i++) {
         make(&m, i);
-        m.p.train.opt = NDRT_ADAMW;
         m.p.train.lr = 0.01;
+        m.p.train.opt = NDRT_ADAM;
+        check(&m);
+        m.p.train.opt = NDRT_ADAMW;
+        check(&m);
+        m.p.train.opt = NDRT_LION;
         check(&m);
     }
 }
@@ -365,7 +378,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_adam),
         cmocka_unit_test(test_zero_bits),
         cmocka_unit_test(test_initial),
         cmocka_unit_test(test_load),
