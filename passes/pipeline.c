@@ -86,6 +86,27 @@ static bool find_repeats(pipe *pp)
     return true;
 }
 
+/* Of a value over the pipelined axis a stage holds its iterations: right for
+ * what the repeat slices and stacks, wrong for what the program makes itself. */
+static void refuse_own_axis(nd_op *op, void *user)
+{
+    pipe *pp = user;
+    nd_module *m = pp->m;
+    const nd_axis *axis = m->plan.pipe_axis;
+    if (m->ctx->nerrors || op->phase == PH_BWD || op->kind == OP_REPEAT ||
+        !op->nout || nd_axis_at(&op->out[0]->type, axis) < 0)
+        return;
+    for (int i = 0; i < op->nin; i++)
+        if (nd_axis_at(&op->in[i]->type, axis) >= 0)
+            return;
+    const nd_param *p = nd_param_of(m, op->out[0]);
+    if (p && p->layer == axis)
+        return;
+    nd_error(m->ctx, op->loc, "the pipeline cuts `%s` into stages; a value "
+             "cannot have that axis", axis->name);
+    nd_note(m->ctx, m->plan.pipe_loc, "the pipeline is asked for here");
+}
+
 /* ---- where each op runs -------------------------------------------------- */
 
 static void mark_reads(nd_op *op, int bit);
@@ -454,7 +475,7 @@ static void fill_stages(pipe *pp)
 }
 
 /* Every parameter has a home, also one that nothing reads: it is initialised
- * and saved like the others. */
+ * and saved like the others. Of a stacked one each stage holds its layers. */
 static void house_unused(pipe *pp)
 {
     nd_module *m = pp->m;
@@ -462,8 +483,9 @@ static void house_unused(pipe *pp)
         bool held = false;
         for (int s = 0; s < pp->p; s++)
             held |= pp->has_param[s][i];
-        if (!held)
-            ND_PUSH(pp->a, &m->program->stage[0].params, m->params.v[i]);
+        bool stacked = m->params.v[i]->layer == m->plan.pipe_axis;
+        for (int s = 0; s < (held ? 0 : stacked ? pp->p : 1); s++)
+            ND_PUSH(pp->a, &m->program->stage[s].params, m->params.v[i]);
     }
 }
 
@@ -492,6 +514,9 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     if (!check_plan(&pp) || !find_repeats(&pp))
         return false;
     if (pp.p > 1) {
+        nd_walk(m->step, refuse_own_axis, &pp);
+        if (m->ctx->nerrors)
+            return false;
         own_loss(&pp);
         nd_mark_free(m);
         own_operands(&pp, pp.fwd);
