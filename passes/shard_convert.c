@@ -218,10 +218,13 @@ static nd_value *settled(nd_sh *s, nd_builder *b, nd_sh_info *info,
 }
 
 /* Free values are made where they are wanted. Of the hoisted ones only those
- * without a reduction: the whole batch is summed once. */
-static bool recomputable(const nd_value *v)
+ * without a reduction: the whole batch is summed once. Nor a gradient that sums
+ * over rows, even of inputs alone: each rank and microbatch owes its part. */
+static bool recomputable(const nd_value *v, const nd_type *want)
 {
     if (!v->def || v->def->kind == OP_INPUT || !nd_is_free(v))
+        return false;
+    if (v->type.sum && (v->def->phase == PH_BWD || want->sum))
         return false;
     switch (v->def->kind) {
     case OP_CONST:
@@ -231,6 +234,10 @@ static bool recomputable(const nd_value *v)
     case OP_RENAME:
     case OP_BROADCAST:
         return true;
+    case OP_ALL_REDUCE:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_GATHER:
+        return false;
     default:
         return v->def->phase != PH_PRE;
     }
@@ -259,7 +266,7 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
         !(nd_cut_mask(want) >> s->m->mesh.micro & 1))
         b.phase = PH_PRE;
     nd_value *r;
-    if (recomputable(v))
+    if (recomputable(v, want))
         r = compute_at(s, lv, &b, v, want);
     else if (!(r = kept_copy(s, v, want)))
         r = recut(s, &b, settled(s, &b, info, v, want), want);
