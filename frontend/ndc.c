@@ -163,7 +163,7 @@ static int write_text(nd_ctx *c, const char *path, const nd_buf *b)
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
-    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan};
+    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, false};
     nd_options po = {o->dump_after, o->verify_each, stderr};
     bool graph = ends_with(o->file, ".ndir");
     if (o->emit == NDC_AST) {

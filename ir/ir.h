@@ -218,6 +218,7 @@ struct nd_value {
     nd_block *owner;                 /* the block whose argument it is */
     int index;                       /* which result or argument */
     int mark;                        /* scratch for the pass that runs */
+    signed char free;                /* scratch of nd_is_free: 1 yes, -1 no */
 };
 
 struct nd_block {
@@ -482,7 +483,8 @@ void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next);
 nd_param *nd_param_of(nd_module *m, const nd_value *v);  /* v is the whole
                                       param or its slice in a body; or NULL */
 int nd_param_index(const nd_module *m, const char *name);  /* or -1 */
-/* Is v computed from inputs, indices and constants alone? */
+/* Is v computed from inputs, indices and constants alone? The answer is kept
+ * until nd_clear_marks: ask when the operands of v are what they will be. */
 bool nd_is_free(const nd_value *v);
 /* The same for every value at once, in the order of the program: its mark. */
 void nd_mark_free(nd_module *m);
@@ -498,7 +500,7 @@ bool nd_retype(nd_module *m, nd_op *op);
 void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to);
 /* Calls f on every op, bodies included, in order. */
 void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
-/* Zeroes the marks of all ops, results and body arguments. */
+/* Zeroes the scratch of all ops, results and body arguments. */
 void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);

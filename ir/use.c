@@ -69,13 +69,14 @@ static freedom freedom_of(const nd_op *op)
 
 bool nd_is_free(const nd_value *v)
 {
+    if (v->free)
+        return v->free > 0;
     freedom f = v->def ? freedom_of(v->def) : NEVER_FREE;
-    if (f != FREE_IF_OPERANDS)
-        return f == ALWAYS_FREE;
-    for (int i = 0; i < v->def->nin; i++)
-        if (!nd_is_free(v->def->in[i]))
-            return false;
-    return true;
+    bool is = f != NEVER_FREE;
+    for (int i = 0; is && f == FREE_IF_OPERANDS && i < v->def->nin; i++)
+        is = nd_is_free(v->def->in[i]);
+    ((nd_value *)v)->free = is ? 1 : -1;     /* scratch, like a mark */
+    return is;
 }
 
 static void mark_free(nd_op *op, void *user)
@@ -137,9 +138,9 @@ static void clear_marks(nd_op *op, void *user)
     (void)user;
     op->mark = 0;
     for (int i = 0; i < op->nout; i++)
-        op->out[i]->mark = 0;
+        op->out[i]->mark = op->out[i]->free = 0;
     for (int i = 0; op->body && i < op->body->args.n; i++)
-        op->body->args.v[i]->mark = 0;
+        op->body->args.v[i]->mark = op->body->args.v[i]->free = 0;
 }
 
 void nd_clear_marks(nd_module *m)

@@ -234,10 +234,6 @@ static bool recomputable(const nd_value *v, const nd_type *want)
     case OP_RENAME:
     case OP_BROADCAST:
         return true;
-    case OP_ALL_REDUCE:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_GATHER:
-        return false;
     default:
         return v->def->phase != PH_PRE;
     }
