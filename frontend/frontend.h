@@ -203,7 +203,7 @@ typedef struct nd_front_options {
     int nset;
     const char *const *set;          /* "axis=N" */
     const char *plan_path;           /* file whose plan replaces the plan */
-    bool sealed;                     /* no other file is read: `use "f"` fails */
+    bool sealed;                     /* reads no other file: use "f" fails */
 } nd_front_options;
 
 /* Parses and checks a file and what it uses. NULL after errors. */

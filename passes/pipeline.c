@@ -87,7 +87,7 @@ static bool find_repeats(pipe *pp)
 }
 
 /* Of a value over the pipelined axis a stage holds its iterations: right for
- * what the repeat slices and stacks, wrong for what the program makes itself. */
+ * what the repeat slices and stacks, wrong for what a program makes itself. */
 static void refuse_own_axis(nd_op *op, void *user)
 {
     pipe *pp = user;

@@ -304,7 +304,8 @@ static int run(nd_ctx *c, const options *o)
     bool ok = nd_eval(m, &e, &r);
     low = r;
     e.f32 = o->f32;
-    if (!ok || (o->f32 && !nd_eval(m, &e, &low)) || !write_files(o, m, f) || !build(c, o))
+    if (!ok || (o->f32 && !nd_eval(m, &e, &low)) ||
+        !write_files(o, m, f) || !build(c, o))
         return 1;
     const char *cmd = nd_fmt(
         a, "'%s' --data '%s.data.safetensors' --load '%s.load.safetensors' "

@@ -20,7 +20,8 @@ static const char *const op_vjp[OP_COUNT] = {
 
 static const char *const ew_vjp[EW_COUNT] = {
 #define OP(...)
-#define EW(KIND, name, nin, result, c, cost, value, vjp, ...) [EW_##KIND] = #vjp,
+#define EW(KIND, name, nin, result, c, cost, value, vjp, ...) \
+    [EW_##KIND] = #vjp,
 #include "../../ir/ops.def"
 #undef OP
 #undef EW

@@ -25,7 +25,7 @@ enum {
 };
 
 typedef uint32_t mask;               /* a set of axes of the pool */
-#define TENSOR (1u << 31)            /* with it: the expression is no constant */
+#define TENSOR (1u << 31)            /* with it: it is no constant */
 
 /* The axes of all programs; a program draws the sizes of the first ones. */
 enum {
@@ -66,7 +66,7 @@ typedef struct gen {
     bool joint;                      /* statements may mix samples */
 } gen;
 
-/* ---- chance --------------------------------------------------------------- */
+/* ---- chance ------------------------------------------------------------- */
 
 static uint64_t draw(gen *g)
 {
@@ -86,7 +86,7 @@ static bool chance(gen *g, int percent)
     return below(g, 100) < percent;
 }
 
-/* ---- sets of axes --------------------------------------------------------- */
+/* ---- sets of axes ------------------------------------------------------- */
 
 static int elements(const gen *g, mask m)
 {
@@ -145,7 +145,7 @@ static const char *list(gen *g, mask m)
     return b.s;
 }
 
-/* ---- statements ----------------------------------------------------------- */
+/* ---- statements --------------------------------------------------------- */
 
 static void indent(gen *g)
 {
@@ -193,7 +193,7 @@ static const var *some_var(gen *g, char cls, mask within, mask with)
     return found;
 }
 
-/* ---- expressions ----------------------------------------------------------- */
+/* ---- expressions -------------------------------------------------------- */
 
 static const char *expr(gen *g, char cls, mask within, int depth, mask *axes);
 
@@ -294,7 +294,7 @@ static const char *tame_expr(gen *g, mask within, mask *axes)
     return tame(g, expr(g, 'f', within, 1 + below(g, DEPTH), axes));
 }
 
-/* ---- makers: one per row of ops.def ----------------------------------------- */
+/* ---- makers: one per row of ops.def ------------------------------------- */
 
 static void make_param(gen *g)
 {
@@ -585,7 +585,7 @@ static void statements(gen *g, int n)
     }
 }
 
-/* ---- a whole program -------------------------------------------------------- */
+/* ---- a whole program ---------------------------------------------------- */
 
 static void make_axes(gen *g)
 {
@@ -690,7 +690,7 @@ static const char *program(nd_arena *a, uint64_t seed, int plan)
     return g.out.s;
 }
 
-/* ---- is everything made? ----------------------------------------------------- */
+/* ---- is everything made? ------------------------------------------------ */
 
 static bool knows_table(void)
 {
