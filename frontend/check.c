@@ -141,9 +141,9 @@ static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
         if (same_path(c->ctx->files.v[f->id - 1].name, path))
             return f->ast ? f : NULL;
     }
-    int id = d->quoted ? nd_read_file(c->ctx, path)
-                       : nd_add_file(c->ctx, path, nd_lib_nn,
-                                     strlen(nd_lib_nn));
+    int id = !d->quoted ? nd_add_file(c->ctx, path, nd_lib_nn,
+                                      strlen(nd_lib_nn))
+             : c->opt->sealed ? 0 : nd_read_file(c->ctx, path);
     if (!id) {
         ck_say(c, d->name.loc, "cannot read `%s`", path);
         return NULL;

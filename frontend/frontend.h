@@ -242,6 +242,7 @@ typedef struct nd_front_options {
     const char *const *set;          /* "axis=N" */
     const char *plan_path;           /* file whose plan replaces the plan */
     const char *model;               /* which model, or NULL */
+    bool sealed;                     /* reads no other file: use "f" fails */
 } nd_front_options;
 
 /* Parses and checks a file and what it uses. NULL after errors. */

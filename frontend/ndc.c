@@ -182,7 +182,7 @@ static bool is_library(const ast_file *f)
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
-    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model};
+    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model, false};
     nd_options po = {o->dump_after, o->verify_each, stderr};
     bool graph = ends_with(o->file, ".ndir");
     if (o->emit == NDC_AST) {

@@ -249,6 +249,12 @@ static nd_value *zeros(nd_builder *b, const nd_type *like)
     return nd_broadcast(b, nd_const(b, ND_F32, 0), like);
 }
 
+/* g with its axes in the order of `like`: what is carried keeps its type. */
+static nd_value *ordered(nd_builder *b, nd_value *g, const nd_type *like)
+{
+    return nd_same_axes(&g->type, like) ? g : nd_broadcast(b, g, like);
+}
+
 static void backward_block(nd_ad *d);
 
 /* The initial values of the reverse repeat: gradients of what the forward one
@@ -321,7 +327,8 @@ static void backward_repeat(nd_ad *up, nd_op *r)
     for (int i = 0; i < ncarry; i++) {
         nd_value *arg = r->body->args.v[carry[i]];
         nd_value *g = d.adj[arg->mark];
-        next[i] = g ? g : zeros(&d.b, &arg->type);
+        const nd_type *like = &body->args.v[i]->type;
+        next[i] = g ? ordered(&d.b, g, like) : zeros(&d.b, like);
     }
     for (int i = 0; i < d.captured.n; i++) {
         nd_value *g = d.captured_adj.v[i], *sum = body->args.v[ncarry + i];

@@ -518,7 +518,7 @@ static void fill_stages(pipe *pp)
 }
 
 /* Every parameter has a home, also one that nothing reads: it is initialised
- * and saved like the others. */
+ * and saved like the others. Of a stacked one each stage holds its layers. */
 static void house_unused(pipe *pp)
 {
     nd_module *m = pp->m;
@@ -526,8 +526,10 @@ static void house_unused(pipe *pp)
         bool held = false;
         for (int s = 0; s < pp->p; s++)
             held |= pp->has_param[s][i];
-        if (!held)
-            ND_PUSH(pp->a, &m->program->stage[0].params, m->params.v[i]);
+        const nd_param *p = m->params.v[i];
+        bool stacked = p->nlayers && p->layer[0].axis == m->plan.pipe_axis;
+        for (int s = 0; s < (held ? 0 : stacked ? pp->p : 1); s++)
+            ND_PUSH(pp->a, &m->program->stage[s].params, m->params.v[i]);
     }
 }
 

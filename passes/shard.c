@@ -343,8 +343,19 @@ static void block(nd_sh *s, nd_sh_level *up, nd_block *b)
     }
 }
 
+static nd_sh_level *level_at(nd_sh *s, const nd_op *op)
+{
+    nd_sh_level *lv = ND_NEW(s->m->ctx->arena, nd_sh_level);
+    lv->block = op->block;
+    while (lv->block->ops.v[lv->at] != op)
+        lv->at++;
+    lv->up = op->block->parent ? level_at(s, op->block->parent) : NULL;
+    return lv;
+}
+
 /* Contributions to one gradient must be pending over the same mesh axes: what
- * only some of them lack is resolved in the others. */
+ * only some of them lack is resolved in the others. The walk is over: a copy
+ * that it made may stand below the place that wants it now, so none is used. */
 static void unify_gradients(nd_sh *s)
 {
     for (int i = 0; i < s->accumulates.n && !s->failed; i++) {
@@ -354,10 +365,9 @@ static void unify_gradients(nd_sh *s)
         if (t.sum == p->grad.sum)
             continue;
         t.sum = p->grad.sum;
-        nd_sh_level lv = {NULL, op->block, 0};
-        while (op->block->ops.v[lv.at] != op)
-            lv.at++;
-        op->in[0] = nd_sh_convert(s, &lv, op->in[0], &t);
+        for (int k = 1; k < s->info.n; k++)
+            s->info.v[k]->variants.n = 0;
+        op->in[0] = nd_sh_convert(s, level_at(s, op), op->in[0], &t);
     }
 }
 

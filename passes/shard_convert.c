@@ -242,12 +242,15 @@ static bool runs_at(const nd_module *m, const nd_op *op, const nd_type *want)
 }
 
 /* Free values are made where they are wanted. Of the hoisted ones only those
- * without a reduction: the whole batch is summed once. */
+ * without a reduction: the whole batch is summed once. Nor a gradient that sums
+ * over rows, even of inputs alone: each rank and microbatch owes its part. */
 static bool recomputable(const nd_module *m, const nd_value *v,
                          const nd_type *want)
 {
     if (!v->def || v->def->kind == OP_INPUT || !nd_is_free(v) ||
         !runs_at(m, v->def, want))
+        return false;
+    if (v->type.sum && (v->def->phase == PH_BWD || want->sum))
         return false;
     switch (v->def->kind) {
     case OP_CONST:

@@ -1,6 +1,7 @@
 #!/bin/sh
 # test-long.sh - all tests, also those that take minutes each (tests/long): the
-# example at full width on eight ranks against one.
+# example at full width on eight ranks against one; 200 random programs; ten
+# minutes of fuzzing for each target.
 set -eu
 cd "$(dirname "$0")/.."
-NDC_LONG=1 exec scripts/test.sh --all
+NDC_LONG=1 NDC_FUZZ_SECONDS=600 exec scripts/test.sh --all

@@ -1,11 +1,14 @@
 /* nd_diff.c - a generated program against the oracle.
  *
  *   nd_diff FILE --work STEM [--plan F] [--set axis=N] [--tol X] [--seed N]
+ *           [--f32]
  *
  * Evaluates the source graph with its gradients in f64 on one device; compiles
  * the same file for its plan; runs one step of plain SGD with rate 1 on the
  * same random inputs and parameters, all ranks as threads; and compares the
- * loss and, as old minus new parameters, every gradient.
+ * loss and, as old minus new parameters, every gradient. With --f32 the
+ * evaluator also rounds every result to float: where that alone moves a number,
+ * the generated program may move as much.
  */
 #include "../../codegen/codegen.h"
 #include "../../frontend/frontend.h"
@@ -19,6 +22,7 @@ enum { MAX_SET = 32 };
 typedef struct options {
     const char *path, *work;
     double tol;
+    bool f32;
     uint64_t seed;
     nd_front_options front;
     const char *set[MAX_SET];
@@ -255,9 +259,20 @@ static bool close_enough(const options *o, const char *what, int64_t i,
     return false;
 }
 
-static bool compare(const options *o, nd_module *m, const nd_feed *f,
-                    const nd_eval_result *r)
+/* By how much rounding to float moves a gradient. */
+static double spread(const nd_tensor *a, const nd_tensor *b)
 {
+    double most = 0;
+    for (int64_t k = 0; k < a->n; k++)
+        most = fmax(most, fabs(a->v[k] - b->v[k]));
+    return most;
+}
+
+/* `low` is the evaluator's result in f32, or `r` again. */
+static bool compare(const options *o, nd_module *m, const nd_feed *f,
+                    const nd_eval_result *r, const nd_eval_result *low)
+{
+    const double room = 8 / o->tol;  /* rounding happens in another order */
     nd_arena *a = m->ctx->arena;
     char *log = read_all(nd_fmt(a, "%s.jsonl", o->work), a);
     char *out = read_all(nd_fmt(a, "%s.out.safetensors", o->work), a);
@@ -266,7 +281,8 @@ static bool compare(const options *o, nd_module *m, const nd_feed *f,
         return false;
     double most = 0;
     bool ok = close_enough(o, "loss", 0, atof(at + 7), r->loss,
-                           fmax(1, fabs(r->loss)));
+                           fmax(fmax(1, fabs(r->loss)),
+                                room * fabs(r->loss - low->loss)));
     for (int i = 0; i < m->params.n; i++)
         for (int64_t k = 0; k < r->grads[i]->n; k++)
             most = fmax(most, fabs(r->grads[i]->v[k]));
@@ -274,7 +290,7 @@ static bool compare(const options *o, nd_module *m, const nd_feed *f,
         const nd_param *p = m->params.v[i];
         const nd_tensor *old = f[m->inputs.n + i].t, *g = r->grads[i];
         int64_t layers = layer_count(p), each = g->n / layers;
-        double scale = 0.01 * most;
+        double scale = fmax(0.01 * most, room * spread(g, low->grads[i]));
         for (int64_t k = 0; k < g->n; k++)
             scale = fmax(scale, fabs(g->v[k]));
         for (int64_t l = 0; l < layers; l++) {
@@ -301,9 +317,13 @@ static int run(nd_ctx *c, const options *o)
     nd_feed *f = make_feeds(o, m);
     nd_eval_options e = {.training = true, .seed = o->seed, .step = 1,
                          .nfeeds = m->inputs.n + m->params.n, .feeds = f};
-    nd_eval_result r;
+    nd_eval_result r, low;
     nd_arena *a = m->ctx->arena;
-    if (!nd_eval(m, &e, &r) || !write_files(o, m, f) || !build(c, o))
+    bool ok = nd_eval(m, &e, &r);
+    low = r;
+    e.f32 = o->f32;
+    if (!ok || (o->f32 && !nd_eval(m, &e, &low)) ||
+        !write_files(o, m, f) || !build(c, o))
         return 1;
     const char *cmd = nd_fmt(
         a, "'%s' --data '%s.data.safetensors' --load '%s.load.safetensors' "
@@ -315,7 +335,7 @@ static int run(nd_ctx *c, const options *o)
         printf("the program failed: %s\n", text ? text : "");
         return 1;
     }
-    return !compare(o, m, f, &r);
+    return !compare(o, m, f, &r, &low);
 }
 
 int main(int argc, char **argv)
@@ -325,6 +345,10 @@ int main(int argc, char **argv)
         char *x = i + 1 < argc ? argv[i + 1] : NULL;
         if (argv[i][0] != '-') {
             o.path = argv[i];
+            continue;
+        }
+        if (strcmp(argv[i], "--f32") == 0) {
+            o.f32 = true;
             continue;
         }
         if (!x)

@@ -2,7 +2,8 @@
  *
  *   nd_eval FILE [options]               loss, outputs and gradient norms
  *   nd_eval --compare FILE [options]     one device against simulated ranks
- *   nd_eval --gradcheck FILE [options]   gradients against differences
+ *   nd_eval --gradcheck FILE [options]   gradients against differences, of a
+ *                                        few elements or of --all
  *
  * FILE is .nd or .ndir. Inputs are random: integers below the size of the axis
  * `vocab` (or 7), floats normal. Parameters start as the program says, plus
@@ -26,7 +27,7 @@ enum { MAX_SET = 32, CHECKED = 4 };
 
 typedef struct options {
     const char *path, *last;
-    bool compare, gradcheck, each, grads, evaluation, f32, print;
+    bool compare, gradcheck, each, all, grads, evaluation, f32, print;
     double noise, tol;
     uint64_t seed;
     int64_t step;
@@ -323,8 +324,9 @@ static bool check_param(const options *o, nd_module *m, const feeds *f,
         if (strcmp(f->v[i].name, name) == 0)
             t = f->v[i].t;
     bool ok = t != NULL;
-    for (int k = 0; ok && k < CHECKED; k++) {
-        int64_t i = (int64_t)(uniform(state) * (double)t->n);
+    int64_t n = ok && o->all ? t->n : CHECKED;
+    for (int64_t k = 0; ok && k < n; k++) {
+        int64_t i = o->all ? k : (int64_t)(uniform(state) * (double)t->n);
         double h = 1e-5 * fmax(1, fabs(t->v[i])), up, down;
         if (!loss_at(o, m, f, &t->v[i], h, &up) ||
             !loss_at(o, m, f, &t->v[i], -h, &down))
@@ -370,7 +372,7 @@ static int gradcheck(const options *o)
 static int usage(void)
 {
     fprintf(stderr,
-            "usage: nd_eval [--compare [--each] | --gradcheck] FILE\n"
+            "usage: nd_eval [--compare [--each] | --gradcheck [--all]] FILE\n"
             "  --passes=LAST   run the passes up to LAST (or all)\n"
             "  --mesh=a=N,...  another mesh      --plan=FILE  another plan\n"
             "  --set a=N       size of an axis   --print  the graph, too\n"
@@ -399,6 +401,7 @@ static bool read_flag(options *o, const char *s)
     } flags[] = {
         {"--compare", &o->compare}, {"--gradcheck", &o->gradcheck},
         {"--each", &o->each},       {"--grads", &o->grads},
+        {"--all", &o->all},
         {"--eval", &o->evaluation}, {"--f32", &o->f32},
         {"--print", &o->print},
     };
