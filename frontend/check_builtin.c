@@ -209,6 +209,8 @@ static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
         return ck_bad();
     }
     ck_val x = one_arg(c, e, "rename");
+    if (x.kind == VAL_CONST)         /* the same at all positions of any axis */
+        return x;
     if (!ck_is_value(c, e->loc, x) || !ck_has_axes(c, x, &from))
         return ck_bad();
     for (int k = 0; k < from.n; k++) {

@@ -494,18 +494,6 @@ static bool in_library(ck *c, const char *name)
     return strstr(nd_lib_nn, a) || strstr(nd_lib_nn, b);
 }
 
-/* The language has them, the library does not have them yet. */
-static bool is_planned(const char *name)
-{
-    static const char *const planned[] = {
-        "attention", "rope", "alibi", "moe", "conv", "lora",
-    };
-    for (size_t i = 0; i < sizeof planned / sizeof *planned; i++)
-        if (!strcmp(name, planned[i]))
-            return true;
-    return false;
-}
-
 void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
 {
     names v = {0};
@@ -528,10 +516,6 @@ void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
     }
     if (!strcmp(what, "function") && ck_find_bind(c, name)) {
         ck_error(c, at, "`%s` is an axis, not a function", name);
-        return;
-    }
-    if (!strcmp(what, "function") && is_planned(name)) {
-        ck_later(c, at, nd_fmt(c->ctx->arena, "the library's `%s`", name));
         return;
     }
     candidates(c, &v, what);

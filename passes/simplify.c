@@ -98,6 +98,10 @@ static nd_value *trivial(const nd_module *m, const nd_op *op)
         r = op->in[0];
     else if (op->sub == EW_ADD && nd_is_const(op->in[0], 0))
         r = op->in[1];
+    else if (op->sub == EW_AND || op->sub == EW_OR)
+        for (int i = 0; i < 2; i++)
+            if (nd_is_const(op->in[i], op->sub == EW_AND))
+                r = op->in[!i];
     const nd_type *t = &op->out[0]->type;
     return r && r->type.dtype == t->dtype && nd_same_axes(&r->type, t) &&
                    nd_same_cut(&r->type, t)

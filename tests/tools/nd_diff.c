@@ -1,7 +1,7 @@
 /* nd_diff.c - a generated program against the oracle.
  *
  *   nd_diff FILE --work STEM [--plan F] [--set axis=N] [--tol X] [--seed N]
- *           [--f32]
+ *           [--f32] [--fixture F]
  *
  * Evaluates the source graph with its gradients in f64 on one device; compiles
  * the same file for its plan; runs one step of plain SGD with rate 1 on the
@@ -9,6 +9,11 @@
  * loss and, as old minus new parameters, every gradient. With --f32 the
  * evaluator also rounds every result to float: where that alone moves a number,
  * the generated program may move as much.
+ *
+ * A fixture is a safetensors file with the inputs `in.X` and the parameters
+ * `param.X` to take instead of random ones, and with right answers from
+ * elsewhere: `loss`, `out.X` and `grad.X`. The evaluation is compared with them
+ * before the program is compared with the evaluation.
  */
 #include "../../codegen/codegen.h"
 #include "../../frontend/frontend.h"
@@ -20,7 +25,7 @@
 enum { MAX_SET = 32 };
 
 typedef struct options {
-    const char *path, *work;
+    const char *path, *work, *fixture;
     double tol;
     bool f32;
     uint64_t seed;
@@ -199,22 +204,6 @@ static bool write_files(const options *o, nd_module *m, const nd_feed *f)
     return finish(&b, nd_fmt(a, "%s.load.safetensors", o->work));
 }
 
-/* The floats of one tensor of a file, or NULL. */
-static float *find(const char *file, const char *name, int64_t n, nd_arena *a)
-{
-    uint64_t head;
-    size_t from;
-    memcpy(&head, file, 8);
-    char *text = nd_strndup(a, file + 8, head);
-    char *at = strstr(text, nd_fmt(a, "\"%s\"", name));
-    at = at ? strstr(at, "data_offsets") : NULL;
-    if (!at || sscanf(at, "data_offsets\":[%zu", &from) != 1)
-        return NULL;
-    float *x = ND_NEWN(a, float, n + 1);
-    memcpy(x, file + 8 + head + from, (size_t)n * 4);
-    return x;
-}
-
 static char *read_all(const char *path, nd_arena *a)
 {
     FILE *f = fopen(path, "rb");
@@ -227,6 +216,101 @@ static char *read_all(const char *path, nd_arena *a)
     size_t got = fread(s, 1, (size_t)n, f);
     fclose(f);
     return got == (size_t)n ? s : NULL;
+}
+
+/* The n numbers of one tensor of a file, F32 or I32, or NULL. */
+static double *numbers(const char *file, const char *name, int64_t n,
+                       nd_arena *a)
+{
+    uint64_t head;
+    size_t from, to;
+    memcpy(&head, file, 8);
+    char *text = nd_strndup(a, file + 8, head);
+    char *entry = strstr(text, nd_fmt(a, "\"%s\"", name));
+    char *at = entry ? strstr(entry, "data_offsets") : NULL;
+    if (!at || sscanf(at, "data_offsets\":[%zu,%zu", &from, &to) != 2 ||
+        to - from != (size_t)n * 4) {
+        printf("%s: not there, or of another size\n", name);
+        return NULL;
+    }
+    char *end = strchr(entry, '}'), *i32 = strstr(entry, "\"I32\"");
+    const char *raw = file + 8 + head + from;
+    double *x = ND_NEWN(a, double, n + 1);
+    for (int64_t k = 0; k < n; k++) {
+        float f;
+        int32_t i;
+        memcpy(&f, raw + 4 * k, 4);
+        memcpy(&i, raw + 4 * k, 4);
+        x[k] = i32 && i32 < end ? i : (double)f;
+    }
+    return x;
+}
+
+/* `prefix` and the name of a parameter, whose layers lie apart in a file. */
+static double *layered(const char *file, const char *prefix, const nd_param *p,
+                       int64_t n, nd_arena *a)
+{
+    int64_t layers = layer_count(p), each = n / layers;
+    double *all = ND_NEWN(a, double, n + 1);
+    for (int64_t l = 0; l < layers; l++) {
+        const char *name = layer_name(a, p, l);
+        double *x = numbers(file, nd_fmt(a, "%s%s", prefix, name), each, a);
+        if (!x)
+            return NULL;
+        memcpy(all + l * each, x, (size_t)each * sizeof *x);
+    }
+    return all;
+}
+
+/* ---- fixtures ----------------------------------------------------------- */
+
+static bool feed_fixture(const char *file, nd_module *m, nd_feed *f)
+{
+    nd_arena *a = m->ctx->arena;
+    bool ok = true;
+    for (int i = 0; i < m->inputs.n + m->params.n; i++) {
+        int p = i - m->inputs.n;
+        nd_tensor *t = (nd_tensor *)f[i].t;
+        t->v = p < 0 ? numbers(file, nd_fmt(a, "in.%s", f[i].name), t->n, a)
+                     : layered(file, "param.", m->params.v[p], t->n, a);
+        ok &= t->v != NULL;
+    }
+    return ok;
+}
+
+static bool same(const char *what, const double *got, const double *want,
+                 int64_t n)
+{
+    double scale = 1e-6;
+    for (int64_t k = 0; want && k < n; k++)
+        if (isfinite(want[k]))
+            scale = fmax(scale, fabs(want[k]));
+    for (int64_t k = 0; want && k < n; k++)
+        if (got[k] != want[k] && !(fabs(got[k] - want[k]) <= 1e-6 * scale)) {
+            printf("%s [%lld]: %.9g, not %.9g\n", what, (long long)k, got[k],
+                   want[k]);
+            return false;
+        }
+    return want != NULL;
+}
+
+/* The evaluation against the fixture's answers. */
+static bool right(const char *file, nd_module *m, const nd_eval_result *r)
+{
+    nd_arena *a = m->ctx->arena;
+    bool ok = same("loss", &r->loss, numbers(file, "loss", 1, a), 1);
+    for (int i = 0; i < m->outputs.n; i++) {
+        const char *name = nd_fmt(a, "out.%s", m->outputs.v[i]->name);
+        const nd_tensor *t = r->outputs[i];
+        ok &= same(name, t->v, numbers(file, name, t->n, a), t->n);
+    }
+    for (int i = 0; i < m->params.n; i++) {
+        const nd_param *p = m->params.v[i];
+        const nd_tensor *t = r->grads[i];
+        ok &= same(nd_fmt(a, "grad.%s", p->name), t->v,
+                   layered(file, "grad.", p, t->n, a), t->n);
+    }
+    return ok;
 }
 
 /* ---- the comparison ----------------------------------------------------- */
@@ -289,22 +373,15 @@ static bool compare(const options *o, nd_module *m, const nd_feed *f,
     for (int i = 0; i < m->params.n; i++) {
         const nd_param *p = m->params.v[i];
         const nd_tensor *old = f[m->inputs.n + i].t, *g = r->grads[i];
-        int64_t layers = layer_count(p), each = g->n / layers;
         double scale = fmax(0.01 * most, room * spread(g, low->grads[i]));
         for (int64_t k = 0; k < g->n; k++)
             scale = fmax(scale, fabs(g->v[k]));
-        for (int64_t l = 0; l < layers; l++) {
-            const char *name = layer_name(a, p, l);
-            float *x = find(out, name, each, a);
-            bool good = x != NULL;
-            for (int64_t k = 0; k < each && good; k++)
-                good = close_enough(o, name, k,
-                                    old->v[l * each + k] - (double)x[k],
-                                    g->v[l * each + k],
-                                    fmax(scale, 0.02 * fabs(
-                                             old->v[l * each + k])));
-            ok &= good;
-        }
+        double *x = layered(out, "", p, g->n, a);
+        bool good = x != NULL;
+        for (int64_t k = 0; k < g->n && good; k++)
+            good = close_enough(o, p->name, k, old->v[k] - x[k], g->v[k],
+                                fmax(scale, 0.02 * fabs(old->v[k])));
+        ok &= good;
     }
     return ok;
 }
@@ -319,7 +396,12 @@ static int run(nd_ctx *c, const options *o)
                          .nfeeds = m->inputs.n + m->params.n, .feeds = f};
     nd_eval_result r, low;
     nd_arena *a = m->ctx->arena;
-    bool ok = nd_eval(m, &e, &r);
+    char *known = o->fixture ? read_all(o->fixture, a) : NULL;
+    if (o->fixture && (!known || !feed_fixture(known, m, f))) {
+        printf("the fixture %s does not fit\n", o->fixture);
+        return 1;
+    }
+    bool ok = nd_eval(m, &e, &r) && (!known || right(known, m, &r));
     low = r;
     e.f32 = o->f32;
     if (!ok || (o->f32 && !nd_eval(m, &e, &low)) ||
@@ -359,6 +441,8 @@ int main(int argc, char **argv)
             o.front.plan_path = x;
         else if (strcmp(argv[i], "--mesh") == 0)
             o.front.mesh = x;
+        else if (strcmp(argv[i], "--fixture") == 0)
+            o.fixture = x;
         else if (strcmp(argv[i], "--set") == 0 && o.front.nset < MAX_SET)
             o.set[o.front.nset++] = x;
         else if (strcmp(argv[i], "--tol") == 0)
