@@ -85,12 +85,12 @@ static void emit_params(cg *g, nd_buf *b)
         for (int k = 0; k < p->nlayers; k++)
             nd_putf(b, "%s%d", k ? ", " : "", p->layer[k].at);
         nd_putf(b, "%s}, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, 0x%x, "
-                   "%s, %d},\n",
+                   "%s, %d, %s},\n",
                 p->nlayers ? "" : "0", init[p->init],
                 cg_real(g, p->init_arg), (long long)p->fan_in,
                 (long long)p->fan_out, bool_of(p->decay), bool_of(p->frozen),
                 (unsigned)stages, bool_of(p->muon),
-                p->lead + p->nlayers);
+                p->lead + p->nlayers, bool_of(p->load));
     }
     nd_put(b, "};\n\n");
 }

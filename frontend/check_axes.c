@@ -313,7 +313,7 @@ ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
     ck_axes ax;
     ast_expr *arg = NULL, *where = NULL;
     bool mean = !strcmp(name, "mean");
-    if (!brk || brk->right) {
+    if (!brk || brk->right || !brk->left->n) {
         bool ext = name[0] == 'm' && !mean;
         ck_error(c, e->oploc, ext ? "`%s` needs axes: %s[axis](x); "
                                     "elementwise it is %simum(x, y)"

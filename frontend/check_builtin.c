@@ -179,6 +179,10 @@ ck_val ck_index(ck *c, ast_expr *e)
         ck_error(c, e->loc, "a constant has no axes to index");
         return ck_bad();
     }
+    if (!e->brk->left->n) {
+        ck_error(c, e->brk->loc, "an index is written x[axis: i]");
+        return ck_bad();
+    }
     if (e->brk->right)
         return ck_slice(c, e, x);
     for (int i = 0; i < e->brk->left->n; i++) {

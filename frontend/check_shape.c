@@ -65,7 +65,8 @@ static bool two_sides(ck *c, ast_expr *e, ast_brk *brk, int nfrom, int nto,
         return bad_form(c, e, form);
     if (!ck_bracket(c, brk->left, from) || !ck_bracket(c, brk->right, to))
         return false;
-    if ((nfrom && from->n != nfrom) || (nto && to->n != nto))
+    if ((nfrom && from->n != nfrom) || (nto && to->n != nto) || !from->n ||
+        !to->n)
         return bad_form(c, e, form);
     return true;
 }
@@ -73,7 +74,7 @@ static bool two_sides(ck *c, ast_expr *e, ast_brk *brk, int nfrom, int nto,
 static bool one_side(ck *c, ast_expr *e, ast_brk *brk, const char *form,
                      ck_axes *ax)
 {
-    if (!brk || brk->right)
+    if (!brk || brk->right || !brk->left->n)
         return bad_form(c, e, form);
     return ck_bracket(c, brk->left, ax);
 }

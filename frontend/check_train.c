@@ -21,7 +21,9 @@
 
 /* ---- patterns over parameters -------------------------------------------- */
 
-typedef enum { PAT_DECAY, PAT_NO_DECAY, PAT_FREEZE, PAT_ADAMW } pattern_use;
+typedef enum {
+    PAT_DECAY, PAT_NO_DECAY, PAT_FREEZE, PAT_ADAMW, PAT_LOAD
+} pattern_use;
 
 static void use_pattern(nd_param *q, pattern_use use)
 {
@@ -29,6 +31,8 @@ static void use_pattern(nd_param *q, pattern_use use)
         q->frozen = true;
     else if (use == PAT_ADAMW)
         q->muon = false;
+    else if (use == PAT_LOAD)
+        q->load = true;
     else
         q->decay = use == PAT_DECAY;
 }
@@ -325,19 +329,37 @@ static void checkpoint(ck *c, ast_expr *e, nd_train *t)
         ck_cfg_str(c, slot[2], &t->save_folder);
 }
 
+/* Is `path` inside the instance `prefix`: "teacher.w" in "teacher"? */
+static bool is_below(const char *path, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return !strncmp(path, prefix, n) && path[n] == '.';
+}
+
 static void initial(ck *c, ast_expr *e, nd_train *t)
 {
-    static const char *const args[] = {"path", "prefix"};
-    ast_expr *slot[2];
+    static const char *const args[] = {"path", "prefix", "only"};
+    ast_expr *slot[3];
+    bool below = false;
     if (!ck_cfg_form(c, e, "init", "load", "load(\"path.safetensors\")") ||
-        !ck_cfg_args(c, "load", e->args, args, 2, slot))
+        !ck_cfg_args(c, "load", e->args, args, 3, slot))
         return;
     if (!slot[0])
         ck_error(c, e->loc, "`load` needs a path");
     else
         ck_cfg_str(c, slot[0], &t->load_path);
-    if (slot[1])
-        ck_cfg_str(c, slot[1], &t->load_prefix);
+    if (slot[1] && !ck_cfg_str(c, slot[1], &t->load_prefix))
+        return;
+    patterns(c, slot[2], PAT_LOAD);
+    for (int i = 0; i < c->m->params.n; i++) {
+        nd_param *q = c->m->params.v[i];
+        bool inside = !slot[1] || is_below(q->name, t->load_prefix);
+        q->load = inside && (!slot[2] || q->load);
+        below |= inside;
+    }
+    if (slot[1] && !below && c->m->loss)
+        ck_error(c, slot[1]->loc, "no parameter is below `%s`",
+                 t->load_prefix);
 }
 
 /* metric = correct, or a list: outputs with the sample axis, whose mean over

@@ -179,7 +179,9 @@ brk_opt:
   ;
 
 brk:
-    '[' group ']'            { $$ = ND_NEW(A, ast_brk); $$->left = $2;
+    '[' ']'                  { $$ = ND_NEW(A, ast_brk);
+                               LIST(ast_items, $$->left); $$->loc = @$; }
+  | '[' group ']'            { $$ = ND_NEW(A, ast_brk); $$->left = $2;
                                $$->loc = @$; }
   | '[' group ARROW group ']'
         { $$ = ND_NEW(A, ast_brk); $$->left = $2; $$->right = $4;

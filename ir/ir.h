@@ -305,6 +305,7 @@ typedef struct nd_param {
                                         matrix, the first ones after `layer`;
                                         -1: they are not the first ones */
     bool decay, frozen;              /* after train { decay, freeze } */
+    bool load;                       /* train { init = load() } gives it */
     bool muon;                       /* updated as a matrix */
     nd_type grad;                    /* type of the accumulated gradient */
     nd_loc loc;

@@ -174,21 +174,31 @@ static void add_missing(missing *m, const char *name)
                  at ? ", " : "", name);
 }
 
-static ndrt_status load_tensor(ndrt_rank *r, const ndrt_st_file *f,
-                               const char *path, int param, int64_t layer,
-                               int kind, const char *prefix, missing *m)
+/* An open file and how its names follow from the parameters'. */
+typedef struct source {
+    ndrt_st_file f;
+    const char *path;
+    const char *below;            /* only what is below it, by the rest of the
+                                     name; or NULL */
+    bool all;                     /* else only what `init = load` chose */
+    missing m;
+} source;
+
+static ndrt_status load_tensor(ndrt_rank *r, source *from, int param,
+                               int64_t layer, int kind)
 {
     const ndrt_program *p = r->program;
     float *x = tensor_at(r, param, kind);
-    char *name = ndrt_layer_name(p, param, layer, prefix);
+    char *name = ndrt_layer_name(p, param, layer, prefixes[kind]);
 
     if (!name)
         return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
-    const ndrt_st_tensor *t = ndrt_st_find(f, name);
+    const char *rest = from->below ? name + strlen(from->below) + 1 : name;
+    const ndrt_st_tensor *t = ndrt_st_find(&from->f, rest);
     if (!t)
-        add_missing(m, name);
+        add_missing(&from->m, rest);
     free(name);
-    ndrt_status s = t ? check_shape(r, path, param, t) : NDRT_OK;
+    ndrt_status s = t ? check_shape(r, from->path, param, t) : NDRT_OK;
     if (!t || s != NDRT_OK)
         return s;
     ndrt_walk w = ndrt_walk_param(p, r->rank, param, layer);
@@ -197,21 +207,19 @@ static ndrt_status load_tensor(ndrt_rank *r, const ndrt_st_file *f,
     return NDRT_OK;
 }
 
-static ndrt_status load_param(ndrt_rank *r, const ndrt_st_file *f,
-                              const char *path, int param, int kind,
-                              const char *prefix, missing *m)
+static ndrt_status load_param(ndrt_rank *r, source *from, int param, int kind)
 {
     const ndrt_program *p = r->program;
     const ndrt_param *q = &p->params[param];
     int64_t off, n, inner;
 
     if (!q->nlayers)
-        return load_tensor(r, f, path, param, -1, kind, prefix, m);
+        return load_tensor(r, from, param, -1, kind);
     /* only the first of them may be cut: by the pipeline */
     ndrt_extent_of(p, q->extent[0], r->rank, 0, &off, &n);
     inner = ndrt_layer_count(p, param) / p->extents[q->extent[0]].size;
     for (int64_t i = off * inner; i < (off + n) * inner; i++) {
-        ndrt_status s = load_tensor(r, f, path, param, i, kind, prefix, m);
+        ndrt_status s = load_tensor(r, from, param, i, kind);
         if (s != NDRT_OK)
             return s;
     }
@@ -235,9 +243,7 @@ static void load_counts(const ndrt_st_file *f, int64_t counts[2], missing *m)
         counts[i] = (int64_t)x[2 * i] * HALF + (int64_t)x[2 * i + 1];
 }
 
-static ndrt_status load_kind(ndrt_rank *r, const ndrt_st_file *f,
-                             const char *path, int kind, const char *prefix,
-                             missing *m)
+static ndrt_status load_kind(ndrt_rank *r, source *from, int kind)
 {
     const ndrt_program *p = r->program;
     const ndrt_train *t = &r->state->config->train;
@@ -245,44 +251,50 @@ static ndrt_status load_kind(ndrt_rank *r, const ndrt_st_file *f,
 
     for (int i = 0; i < p->nparams && s == NDRT_OK; i++)
         if (p->stages[r->stage].weights[i] != NDRT_NONE &&
-            kind <= states_of(t, &p->params[i]))
-            s = load_param(r, f, path, i, kind, prefix, m);
+            kind <= states_of(t, &p->params[i]) &&
+            (from->all || p->params[i].load))
+            s = load_param(r, from, i, kind);
     return s;
 }
 
-/* Kinds 0 .. kinds - 1 of every parameter. */
-static ndrt_status load_file(ndrt_rank *r, const char *path,
-                             const char *prefix, int kinds, int64_t counts[2])
+/* Kinds 0 .. kinds - 1 of the parameters. */
+static ndrt_status load_file(ndrt_rank *r, source *from, int kinds,
+                             int64_t counts[2])
 {
-    missing m = {0};
-    ndrt_st_file f;
     char error[sizeof r->state->error];
-    ndrt_status s = ndrt_st_open(&f, path, error, sizeof error);
+    ndrt_status s = ndrt_st_open(&from->f, from->path, error, sizeof error);
 
     if (s != NDRT_OK)
         return ndrt_fail(r, s, "%s", error);
     for (int kind = 0; kind < kinds && s == NDRT_OK; kind++) {
-        s = load_kind(r, &f, path, kind, kind ? prefixes[kind] : prefix, &m);
+        s = load_kind(r, from, kind);
         if (kind)
             take_state(r, kind);
     }
     if (counts && s == NDRT_OK)
-        load_counts(&f, counts, &m);
-    if (s == NDRT_OK && m.n > 0)
+        load_counts(&from->f, counts, &from->m);
+    if (s == NDRT_OK && from->m.n > 0)
         s = ndrt_fail(r, NDRT_EINPUT, "\"%s\" lacks %d of the parameters: "
-                      "%s%s", path, m.n, m.text, m.n > 3 ? ", ..." : "");
-    ndrt_st_close(&f);
+                      "%s%s", from->path, from->m.n, from->m.text,
+                      from->m.n > 3 ? ", ..." : "");
+    ndrt_st_close(&from->f);
     return s;
 }
 
-ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix)
+ndrt_status ndrt_load(ndrt_rank *r)
 {
-    return load_file(r, path, prefix ? prefix : "", 1, NULL);
+    const ndrt_config *c = r->state->config;
+    source from = {.path = c->train.load_path, .all = c->load_all,
+                   .below = c->load_all ? NULL : c->train.load_prefix};
+
+    return load_file(r, &from, 1, NULL);
 }
 
 ndrt_status ndrt_load_all(ndrt_rank *r, const char *path, int64_t counts[2])
 {
-    return load_file(r, path, "", 3, counts);
+    source from = {.path = path, .all = true};
+
+    return load_file(r, &from, 3, counts);
 }
 
 /* ---- saving ----------------------------------------------------------- */

@@ -73,7 +73,7 @@ static ndrt_status set_up(ndrt_rank *r)
         s = ndrt_check_folder(r);
     if (s != NDRT_OK || r->state->config->resume_path)
         return s;
-    return t->load_path ? ndrt_load(r, t->load_path, t->load_prefix) : NDRT_OK;
+    return t->load_path ? ndrt_load(r) : NDRT_OK;
 }
 
 static ndrt_status work(ndrt_rank *r)

@@ -79,6 +79,7 @@ typedef struct ndrt_param {
     bool muon;                    /* updated as matrices [fan_in, fan_out], one
                                      per index of its first `lead` axes */
     int lead;
+    bool load;                    /* train.load_path holds its initial value */
 } ndrt_param;
 
 /* Parameters whose gradients need the same reductions, laid out one after

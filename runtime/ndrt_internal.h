@@ -16,6 +16,7 @@
 typedef struct ndrt_config {
     ndrt_train train;             /* the program's, with overrides */
     const char *log_path, *save_path, *generate, *resume_path;
+    bool load_all;                /* --load: every parameter */
     const char *eval_path;        /* goes with --data, in either order */
     int64_t tokens;               /* to generate */
     double temperature;
@@ -260,7 +261,9 @@ int64_t ndrt_layer_count(const ndrt_program *p, int param);
 /* "layers.attn.q.w" at 3 -> "layers.3.attn.q.w"; malloc'ed. */
 char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
                       const char *prefix);
-ndrt_status ndrt_load(ndrt_rank *r, const char *path, const char *prefix);
+/* What train.load_path holds: of the parameters that `init = load` chose, or
+ * of all of them where the command line names the file. */
+ndrt_status ndrt_load(ndrt_rank *r);
 ndrt_status ndrt_save(ndrt_rank *r, const char *path);
 /* With the optimizer's state, the step and the number of updates. */
 ndrt_status ndrt_load_all(ndrt_rank *r, const char *path, int64_t counts[2]);

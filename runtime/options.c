@@ -174,7 +174,7 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return true;
     case LOAD:
         t->load_path = v;
-        t->load_prefix = NULL;
+        c->load_all = true;
         return true;
     case SAVE:
         c->save_path = v;

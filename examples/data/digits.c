@@ -61,8 +61,8 @@ static double distance(int digit, double x, double y)
 
 static void draw(uint64_t *state, int digit, float *image)
 {
-    double size = between(state, 0.62, 0.85), slant = between(state, -0.3, 0.3);
-    double cx = between(state, 4.7, 6.3), cy = between(state, 4.9, 6.1);
+    double size = between(state, 0.62, 0.9), slant = between(state, -0.35, 0.35);
+    double cx = between(state, 4.5, 6.5), cy = between(state, 4.7, 6.3);
     double pen = between(state, 0.55, 0.95), ink = between(state, 0.7, 1.0);
     double stretch = between(state, 0.85, 1.15);
     for (int i = 0; i < SIDE; i++)
@@ -71,7 +71,7 @@ static void draw(uint64_t *state, int digit, float *image)
             double d = distance(digit, x + slant * y + (COLUMNS - 1) / 2.0,
                                 y + (ROWS - 1) / 2.0);
             double v = d < pen ? ink : ink * exp(-4 * (d - pen) * (d - pen));
-            v += between(state, -0.25, 0.25);
+            v += between(state, -0.35, 0.35);
             image[i * SIDE + j] = (float)(v < 0 ? 0 : v > 1 ? 1 : v);
         }
 }
@@ -105,7 +105,7 @@ static int write_file(const char *path, int count, const float *images,
 int main(int argc, char **argv)
 {
     char *end = NULL;
-    long count = argc > 2 ? strtol(argv[2], &end, 10) : 2000;
+    long count = argc > 2 ? strtol(argv[2], &end, 10) : 4000;
     if (argc < 2 || argc > 3 || (end && *end) || count < 1 ||
         count > MAX_COUNT) {
         fprintf(stderr, "usage: ndc-digits OUT.safetensors [COUNT]\n");
