@@ -136,7 +136,7 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
     const char *cc = getenv("CC"), *root = getenv("NDC_RUNTIME");
     const char *prefix = root && *root ? NULL : installed(c.a);
     args(&c, cc && *cc ? cc : NDC_CC);
-    args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fno-math-errno "
+    args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fwrapv -fno-math-errno "
              "-fno-trapping-math -ffp-contract=off");
     args(&c, NDC_CFLAGS);
     if (root && *root) {

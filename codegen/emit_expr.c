@@ -185,6 +185,8 @@ static cg_expr cast_value(cg_env *e, const nd_op *op)
     if (to == ND_BOOL)
         return (cg_expr){nd_fmt(a, "%s != 0", cg_paren(a, x, CG_SUM)),
                          CG_COMPARE};
+    if (to == ND_I32 && nd_is_float(from))
+        return (cg_expr){nd_fmt(a, "nd_to_i32(%s)", x.s), CG_PRIMARY};
     return (cg_expr){nd_fmt(a, "(%s)%s", cg_ctype(to),
                             cg_paren(a, x, CG_PRIMARY)), CG_UNARY};
 }

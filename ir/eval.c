@@ -53,6 +53,15 @@ static double narrow(double x, int bits, int least, double most)
     return fabs(y) > most ? copysign(INFINITY, x) : y;
 }
 
+/* Integers wrap around, as 32 bits do. */
+static double wrap32(double x)
+{
+    if (x >= -0x1p31 && x < 0x1p31)
+        return x;
+    double y = x - floor(x * 0x1p-32) * 0x1p32;
+    return y >= 0x1p31 ? y - 0x1p32 : y;
+}
+
 double ev_round(const ev_stage *s, nd_dtype t, double x)
 {
     switch (t) {
@@ -62,6 +71,8 @@ double ev_round(const ev_stage *s, nd_dtype t, double x)
         return narrow((float)x, 8, -126, 0x1.fep127);
     case ND_F16:
         return narrow((float)x, 11, -14, 65504);
+    case ND_I32:
+        return wrap32(x);
     default:
         return x;
     }

@@ -173,6 +173,24 @@ bool eval_normal(ev_stage *s, const nd_op *op)
 
 /* ---- elementwise --------------------------------------------------------- */
 
+/* A float that does not fit becomes the nearest integer that does; NaN 0. */
+static double to_i32(double x)
+{
+    return isnan(x) ? 0 : fmin(fmax(trunc(x), -0x1p31), 0x1p31 - 1);
+}
+
+/* What the op makes of its operands, before it is rounded. */
+static double value_of(const nd_op *op, const double a[3])
+{
+    nd_dtype t = op->out[0]->type.dtype;
+    if (op->kind != OP_MAP)
+        return t == ND_I32 && nd_is_float(in_type(op, 0)->dtype) ? to_i32(a[0])
+                                                                 : a[0];
+    if (op->sub == EW_MUL && t == ND_I32)      /* exact, as 64 bits */
+        return (int32_t)(uint32_t)((int64_t)a[0] * (int64_t)a[1]);
+    return nd_ew_eval((nd_ew)op->sub, a[0], a[1], a[2]);
+}
+
 static double convert(const ev_stage *s, nd_dtype t, double x)
 {
     if (t == ND_BOOL)
@@ -202,10 +220,7 @@ static bool elementwise(ev_stage *s, const nd_op *op)
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
             for (int k = 0; k < op->nin; k++)
                 a[k] = w.v[k + 1][w.at[k + 1]];
-            double y = op->kind == OP_MAP
-                           ? nd_ew_eval((nd_ew)op->sub, a[0], a[1], a[2])
-                           : a[0];
-            w.v[0][w.at[0]] = convert(s, t->dtype, y);
+            w.v[0][w.at[0]] = convert(s, t->dtype, value_of(op, a));
         }
     }
     return true;

@@ -122,7 +122,10 @@ static void fold(nd_op *op)
     }
     if (op->sub == EW_DIV && !nd_is_float(op->out[0]->type.dtype))
         return;
-    op->num = nd_ew_eval((nd_ew)op->sub, x[0], x[1], x[2]);
+    double v = nd_ew_eval((nd_ew)op->sub, x[0], x[1], x[2]);
+    if (op->out[0]->type.dtype == ND_I32 && !(v >= -0x1p31 && v < 0x1p31))
+        return;                      /* wraps at run time */
+    op->num = v;
     op->kind = OP_CONST;
     op->nin = op->sub = 0;
 }

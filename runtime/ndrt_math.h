@@ -232,6 +232,14 @@ static inline int32_t nd_floormod(int32_t a, int32_t b)
     return b == 0 ? 0 : (int32_t)m;
 }
 
+/* The integer part; what does not fit becomes the nearest that does, NaN 0. */
+static inline int32_t nd_to_i32(float x)
+{
+    float in = x > -2147483648.0f ? x : -2147483648.0f;
+    int32_t i = (int32_t)(in < 2147483520.0f ? in : 2147483520.0f);
+    return x >= 2147483648.0f ? INT32_MAX : x != x ? 0 : i;
+}
+
 /* Philox4x32-10 (Salmon et al., SC'11). A draw is a pure function of
  *   key     = seed
  *   counter = (64-bit element index, step, stream)
