@@ -185,10 +185,11 @@ static cg_expr cast_value(cg_env *e, const nd_op *op)
     if (to == ND_BOOL)
         return (cg_expr){nd_fmt(a, "%s != 0", cg_paren(a, x, CG_SUM)),
                          CG_COMPARE};
-    if (to == ND_I32 && nd_is_float(from))
-        return (cg_expr){nd_fmt(a, "nd_to_i32(%s)", x.s), CG_PRIMARY};
+    if (!nd_is_float(to) && nd_is_float(from))
+        return (cg_expr){nd_fmt(a, "nd_to_%s(%s)", nd_dtype_name(to), x.s),
+                         CG_PRIMARY};
     return (cg_expr){nd_fmt(a, "(%s)%s", cg_ctype(to),
-                            cg_paren(a, x, CG_PRIMARY)), CG_UNARY};
+                            cg_paren(a, x, CG_UNARY)), CG_UNARY};
 }
 
 /* ---- elementwise ops ---------------------------------------------------- */
@@ -306,11 +307,26 @@ static const char *row_length(cg_env *e, const nd_op *op, const nd_value *table)
     return cg_count(e->f, nd_ext_of(e->f->g->c, &table->type, i));
 }
 
+/* Does a constant index an axis that is whole on every rank? */
+static bool is_inside(nd_code *c, const nd_op *op)
+{
+    const nd_op *at = op->in[1]->def;
+    const nd_type *t = &op->in[0]->type;
+    int i = nd_axis_at(t, op->axes[0]);
+    return at && at->kind == OP_CONST && at->num >= 0 &&
+           at->num < (double)t->axis[i]->size &&
+           nd_ext_whole(c, nd_ext_of(c, t, i));
+}
+
 static cg_expr gather_value(cg_env *e, nd_op *op)
 {
     nd_arena *a = e->f->g->a;
     nd_ref r;
     nd_ref_of(e->f->g->c, op->in[0], &r);
+    if (is_inside(e->f->g->c, op)) {
+        const char *k = nd_fmt(a, "%lld", (long long)op->in[1]->def->num);
+        return (cg_expr){cg_element(e, &r, false, op->axes[0], k), CG_PRIMARY};
+    }
     const char *at = cg_row_index(e, op);
     const char *x = cg_element(e, &r, false, op->axes[0], at);
     nd_dtype t = op->out[0]->type.dtype;

@@ -297,9 +297,10 @@ static void all_reduce(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
     nd_len n = nd_numel_local(f->g->c, y);
     if (strcmp(in, out) != 0)
         cg_line(f, "memcpy(%s, %s, %s);", out, in, cg_bytes(f, y));
-    cg_line(f, "ndrt_all_reduce(r, %s, %s, %s, %s);",
+    cg_line(f, "ndrt_all_reduce(r, %s, %s, %s, NDRT_%s%s);",
             cg_group_name(f->g, op->mesh), out, cg_len(f, &n),
-            op->sub == RED_MAX ? "true" : "false");
+            op->sub == RED_MAX ? "MAX" : "SUM",
+            y->dtype == ND_I32 ? "_I32" : "");
 }
 
 static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
@@ -312,8 +313,8 @@ static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
     *(scatter ? &f->g->uses_scatter : &f->g->uses_gather) = true;
     const char *to = cg_pointer_to(f, y, true)->name;
     const char *from = cg_pointer_to(f, x, false)->name;
-    if (nd_moves_pairs(c, op)) {     /* two narrow elements to a float */
-        inner.k /= 2;
+    if (y->dtype != ND_F32) {        /* the same bits as floats */
+        inner.k = inner.k * (int64_t)nd_dtype_size(y->dtype) / 4;
         from = nd_fmt(f->g->a, "(const float *)%s", from);
         to = nd_fmt(f->g->a, "(float *)%s", to);
     }

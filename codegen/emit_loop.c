@@ -486,8 +486,11 @@ static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
         const cg_pointer *p = &k->ptrs.v[i];
         const nd_type *t = p->to.param ? &p->to.param->value->type
                                        : &p->to.value->type;
-        nd_putf(b, "\n * %s %-*s %s", p->written ? "->" : "  ", wide, p->name,
-                cg_type(g, t));
+        const char *type = cg_type(g, t);
+        bool folds = strlen(p->name) + strlen(type) > 72 ||
+                     (size_t)wide + strlen(type) > 72;
+        nd_putf(b, "\n * %s %-*s%s%s", p->written ? "->" : "  ",
+                folds ? 0 : wide, p->name, folds ? "\n *       " : " ", type);
     }
     nd_put(b, " */\n");
 }

@@ -81,16 +81,18 @@ static void emit_params(cg *g, nd_buf *b)
         list_shape(g, &s, &p->value->type);
         nd_put(&s, ",");
         cg_fold(b, 4, s.s);
-        nd_putf(b, "        %d, {", p->nlayers);
+        s = (nd_buf){.arena = g->a};
+        nd_putf(&s, "%d, {", p->nlayers);
         for (int k = 0; k < p->nlayers; k++)
-            nd_putf(b, "%s%d", k ? ", " : "", p->layer[k].at);
-        nd_putf(b, "%s}, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, 0x%x, "
-                   "%s, %d, %s},\n",
+            nd_putf(&s, "%s%d", k ? ", " : "", p->layer[k].at);
+        nd_putf(&s, "%s}, NDRT_INIT_%s, %s, %lld, %lld, %s, %s, 0x%x, %s, %d, "
+                    "%s},",
                 p->nlayers ? "" : "0", init[p->init],
                 cg_real(g, p->init_arg), (long long)p->fan_in,
                 (long long)p->fan_out, bool_of(p->decay), bool_of(p->frozen),
-                (unsigned)stages, bool_of(p->muon),
-                p->lead + p->nlayers, bool_of(p->load));
+                (unsigned)stages, bool_of(p->muon), p->lead + p->nlayers,
+                bool_of(p->load));
+        cg_fold(b, 8, s.s);
     }
     nd_put(b, "};\n\n");
 }

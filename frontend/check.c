@@ -376,7 +376,7 @@ static void set_twice(ck *c, int i)
     size_t n = strcspn(s, "=");
     for (int k = 0; k < i; k++)
         if (!strncmp(s, c->opt->set[k], n + 1)) {
-            ck_say(c, (nd_loc){0, 0, 0}, "--set: `%.*s` is set twice, by %s "
+            ck_say(c, nd_nowhere, "--set: `%.*s` is set twice, by %s "
                    "and %s", (int)n, s, c->opt->set[k], s);
             return;
         }
@@ -391,7 +391,7 @@ static bool of_used_file(ck *c, const char *name)
             const ast_decl *d = f->ast->decls.v[k];
             if (d->kind != I_AXIS || strcmp(d->name.s, name))
                 continue;
-            ck_say(c, (nd_loc){0, 0, 0}, "--set: `%s` is an axis of `%s`; "
+            ck_say(c, nd_nowhere, "--set: `%s` is an axis of `%s`; "
                    "sizes are set for the axes of `%s` alone", name,
                    c->ctx->files.v[f->id - 1].name,
                    c->ctx->files.v[c->main->id - 1].name);
@@ -424,10 +424,10 @@ static void check_set(ck *c)
         if (!known && of_used_file(c, name))
             continue;
         if (!known)
-            ck_near_error(c, (nd_loc){0, 0, 0}, "axis in --set", name, names,
+            ck_near_error(c, nd_nowhere, "axis in --set", name, names,
                           n);
         else if (!eq || strtoll(eq + 1, &end, 10) < 1 || *end)
-            ck_say(c, (nd_loc){0, 0, 0},
+            ck_say(c, nd_nowhere,
                    "--set %s: a size is a positive integer", s);
     }
 }
@@ -438,7 +438,7 @@ static const ast_decl *plan_block(ck *c, const char *model)
         return block_for(c, c->main->ast, I_PLAN, model);
     int id = nd_read_file(c->ctx, c->opt->plan_path);
     if (!id) {
-        ck_say(c, (nd_loc){0, 0, 0}, "cannot read the plan `%s`",
+        ck_say(c, nd_nowhere, "cannot read the plan `%s`",
                c->opt->plan_path);
         return NULL;
     }

@@ -53,7 +53,7 @@ void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x)
     else
         ck_error(c, where, "the value has no axis `%s`", a->name);
     if (x.kind == VAL_TENSOR && x.v->type.rank)
-        ck_note(c, (nd_loc){0, 0, 0}, "it is %s",
+        ck_note(c, nd_nowhere, "it is %s",
                 ck_type(c, &x.v->type));
     note_gone(c, a, x);
 }
@@ -124,7 +124,7 @@ static bool fits_weight(ck *c, ck_param *w, ck_val x, const ck_axes *ax)
             nd_loc at = origin(c, w->right.at[i], w->right.src[i], a, &label);
             ck_say(c, at, "%s: the argument already has the axis `%s`",
                    label ? label : "product", a->name);
-            ck_note(c, (nd_loc){0, 0, 0}, "it is %s",
+            ck_note(c, nd_nowhere, "it is %s",
                     ck_type(c, &x.v->type));
             return false;
         }
@@ -354,7 +354,7 @@ ck_val ck_reduction(ck *c, ast_expr *e, const char *name, ast_brk *brk)
     r = ck_narrow(c, r, t);
     if (mean || !strcmp(name, "sum"))
         how = mean ? "averaged away" : "summed away";
-    nd_loc at = c->f->file->lib ? c->f->user_loc : e->loc;
+    nd_loc at = ck_place(c, e->loc);
     for (int k = 0; k < ax.n && r.kind == VAL_TENSOR; k++)
         r.gone = ck_lose(c, r.gone, ax.a[k], at, how);
     return r;

@@ -32,13 +32,6 @@ static bool wide_enough(ck *c, nd_loc at, ck_val x, ck_val i)
     return false;
 }
 
-static nd_axis *spare(ck *c, nd_axis *a)
-{
-    nd_axis *s = nd_axis_new(c->m, a->name, a->size, a->loc);
-    s->like = a;
-    return s;
-}
-
 typedef struct entry {               /* one entry of x[a: i, b: j] */
     const ast_item *item;
     nd_axis *axis;
@@ -99,7 +92,7 @@ static void spare_axes(ck *c, entry *v, int n)
                 nd_axis_at(&iv->type, v[k].axis) < 0)
                 continue;
             if (!v[k].own)
-                v[k].own = spare(c, v[k].axis);
+                v[k].own = nd_axis_twin(c->m, v[k].axis);
             v[i].val.v = nd_rename(&c->b, iv, v[k].axis, v[k].own);
         }
 }
@@ -108,7 +101,7 @@ static void spare_axes(ck *c, entry *v, int n)
 static ck_val gather(ck *c, ast_expr *e, ck_val x, const ast_items *items)
 {
     entry v[ND_MAX_RANK];
-    nd_loc at = c->f->file->lib ? c->f->user_loc : e->loc;
+    nd_loc at = ck_place(c, e->loc);
     int n = items->n;
     if (n > ND_MAX_RANK) {
         ck_error(c, e->loc, "more than %d axes", ND_MAX_RANK);
@@ -237,9 +230,7 @@ static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
         ck_val r = ck_tensor(nd_rename(&c->b, x.v, a, b));
         r.idx = x.idx;
         r.exact = x.exact;
-        r.gone = ck_lose(c, x.gone, a,
-                         c->f->file->lib ? c->f->user_loc : e->loc,
-                         "renamed");
+        r.gone = ck_lose(c, x.gone, a, ck_place(c, e->loc), "renamed");
         x = r;
     }
     return x;
@@ -249,7 +240,8 @@ static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
  * and it is not. */
 static ck_val cast_constant(ck *c, ast_expr *e, ck_val x, nd_dtype t)
 {
-    if (t == ND_I32 && !(fabs(x.f) < 2147483648.0)) {
+    double whole = trunc(x.f);
+    if (t == ND_I32 && !(whole >= -0x1p31 && whole < 0x1p31)) {
         ck_error(c, e->loc, "the constant %g does not fit in i32", x.f);
         return ck_bad();
     }

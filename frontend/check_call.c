@@ -527,7 +527,7 @@ static ck_val instantiate(ck *c, ast_expr *e, const ast_decl *fn,
     s->path = path;
     ck_frame f = {.up = c->f, .file = file, .fn = fn, .scope = s,
                   .label = ast_text(c->ctx->arena, e->a), .call = e->loc,
-                  .user_loc = c->f->file->lib ? c->f->user_loc : e->loc,
+                  .user_loc = ck_place(c, e->loc),
                   .shared = c->f->shared || e->like.s != NULL};
     bool ok = bind_groups(c, e, fn, brk, s, &cp);
     const char *was = c->b.path;

@@ -85,9 +85,14 @@ void ck_later(ck *c, nd_loc at, const char *what)
     ck_error(c, at, "%s: not supported yet", what);
 }
 
+nd_loc ck_place(const ck *c, nd_loc at)
+{
+    return c->f && c->f->file->lib ? c->f->user_loc : at;
+}
+
 void ck_at(ck *c, nd_loc at)
 {
-    c->b.loc = c->f && c->f->file->lib ? c->f->user_loc : at;
+    c->b.loc = ck_place(c, at);
 }
 
 const char *ck_type(ck *c, const nd_type *t)

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const nd_loc nowhere = {0, 0, 0};
-
 /* ---- mesh ---------------------------------------------------------------- */
 
 /* Puts a mesh axis before `micro`. */
@@ -72,7 +70,7 @@ static bool mesh_option(ck *c, bool has_plan)
         char *eq = strchr(item, '=');
         long size = eq ? strtol(eq + 1, &end, 10) : 0;
         if (!eq || eq == item || *end || size < 1 || size > 65536) {
-            ck_say(c, nowhere, "--mesh %s: it is written "
+            ck_say(c, nd_nowhere, "--mesh %s: it is written "
                    "--mesh dp=2,tp=4", item);
             return false;
         }
@@ -82,17 +80,17 @@ static bool mesh_option(ck *c, bool has_plan)
             nd_buf b = {c->ctx->arena, NULL, 0, 0};
             nd_put(&b, "");
             mesh_list(c, &b);
-            ck_say(c, nowhere, "--mesh: the plan has no mesh axis "
+            ck_say(c, nd_nowhere, "--mesh: the plan has no mesh axis "
                    "`%s`; it has %s", item, b.n ? b.s : "none");
             return false;
         }
         if (has_plan ? given >> k & 1 : k >= 0 && k != m->micro) {
-            ck_say(c, nowhere, "--mesh: `%s` is given twice", item);
+            ck_say(c, nd_nowhere, "--mesh: `%s` is given twice", item);
             return false;
         }
         if (has_plan)
             m->size[k] = (int)size;
-        else if (!add_mesh_axis(c, nowhere, item, size))
+        else if (!add_mesh_axis(c, nd_nowhere, item, size))
             return false;
         given |= has_plan ? 1u << k : 0;
         s += n + (s[n] == ',');

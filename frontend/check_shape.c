@@ -10,14 +10,10 @@
  */
 #include "frontend.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- reading calls ------------------------------------------------------- */
-
-static nd_loc lost_at(const ck *c, const ast_expr *e)
-{
-    return c->f->file->lib ? c->f->user_loc : e->loc;
-}
 
 /* `form` is how the call is written. */
 static bool bad_form(ck *c, const ast_expr *e, const char *form)
@@ -95,13 +91,6 @@ static nd_value *moved(ck *c, nd_value *x, nd_axis *a, nd_axis *b, int64_t by)
     return nd_gather(&c->b, x, a, at);
 }
 
-static nd_axis *twin(ck *c, nd_axis *a)
-{
-    nd_axis *t = nd_axis_new(c->m, a->name, a->size, a->loc);
-    t->like = a;
-    return t;
-}
-
 /* The row-major index over the axes. */
 static nd_value *joint_index(ck *c, const ck_axes *ax)
 {
@@ -148,7 +137,7 @@ static ck_val split_axis(ck *c, ast_expr *e, ast_brk *brk)
             return ck_bad();
     ck_val r = ck_tensor(nd_split(&c->b, x.v, from.a[0], to.n, to.a));
     r.idx = x.idx;
-    r.gone = ck_lose(c, x.gone, from.a[0], lost_at(c, e), "split");
+    r.gone = ck_lose(c, x.gone, from.a[0], ck_place(c, e->loc), "split");
     return r;
 }
 
@@ -166,7 +155,8 @@ static ck_val flatten_axes(ck *c, ast_expr *e, ast_brk *brk)
     r.idx = x.idx;
     r.gone = x.gone;
     for (int i = 0; i < from.n; i++)
-        r.gone = ck_lose(c, r.gone, from.a[i], lost_at(c, e), "flattened");
+        r.gone = ck_lose(c, r.gone, from.a[i], ck_place(c, e->loc),
+                         "flattened");
     return r;
 }
 
@@ -293,10 +283,10 @@ static bool concat_fits(ck *c, ast_expr *e, nd_axis *const *from, int n,
 static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
 {
     static const char form[] = "concat[a, b -> c](x, y)";
-    nd_axis *from[ND_MAX_RANK];
     ck_axes to;
     int n = e->args->n;
-    if (!brk || !brk->right || brk->left->n != n || n > ND_MAX_RANK) {
+    nd_axis **from = ND_NEWN(c->ctx->arena, nd_axis *, n + 1);
+    if (!brk || !brk->right || brk->left->n != n) {
         bad_form(c, e, form);
         return ck_bad();
     }
@@ -324,7 +314,7 @@ static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
     }
     ck_val all = collected(c, r, t, n, x);
     for (int i = 0; i < n && all.kind == VAL_TENSOR; i++)
-        all.gone = ck_lose(c, all.gone, from[i], lost_at(c, e),
+        all.gone = ck_lose(c, all.gone, from[i], ck_place(c, e->loc),
                            "concatenated");
     return all;
 }
@@ -375,13 +365,13 @@ static ck_val shift_along(ck *c, ast_expr *e, ast_brk *brk)
     double by;
     if (!ck_bracket(c, &one, &ax) || !ck_cfg_num(c, it->lo, &by))
         return ck_bad();
-    if (ax.n != 1 || by != (double)(int32_t)by) {
+    if (ax.n != 1 || !(fabs(by) < 0x1p31) || by != floor(by)) {
         bad_form(c, e, "shift[a: n](x), with one axis and an integer");
         return ck_bad();
     }
     if (!tensor_arg(c, e, &ax, form, &x))
         return ck_bad();
-    nd_axis *other = twin(c, ax.a[0]);
+    nd_axis *other = nd_axis_twin(c->m, ax.a[0]);
     ck_val r = x;
     r.v = nd_rename(&c->b, moved(c, x.v, ax.a[0], other, (int64_t)by), other,
                     ax.a[0]);
@@ -421,7 +411,7 @@ static ck_val slice_one(ck *c, ast_expr *e, ck_val x, ast_name from,
     ck_at(c, e->loc);
     ck_val r = ck_tensor(moved(c, x.v, a.a[0], b.a[0], -lo));
     r.idx = x.idx;
-    r.gone = ck_lose(c, x.gone, a.a[0], lost_at(c, e), "sliced");
+    r.gone = ck_lose(c, x.gone, a.a[0], ck_place(c, e->loc), "sliced");
     return r;
 }
 
@@ -483,7 +473,8 @@ static ck_val first_of_max(ck *c, ast_expr *e, ast_brk *brk)
     r.idx = x.idx;
     r.gone = x.gone;
     for (int k = 0; k < ax.n; k++)
-        r.gone = ck_lose(c, r.gone, ax.a[k], lost_at(c, e), "reduced away");
+        r.gone = ck_lose(c, r.gone, ax.a[k], ck_place(c, e->loc),
+                         "reduced away");
     return r;
 }
 
@@ -491,7 +482,7 @@ static ck_val first_of_max(ck *c, ast_expr *e, ast_brk *brk)
 static nd_value *rank_along(ck *c, nd_value *x, nd_axis *a)
 {
     nd_builder *b = &c->b;
-    nd_axis *other = twin(c, a);
+    nd_axis *other = nd_axis_twin(c->m, a);
     nd_value *v = nd_stop_gradient(b, x), *w = nd_rename(b, v, a, other);
     nd_value *lower = nd_map(b, EW_LT, nd_positions(b, other),
                              nd_positions(b, a), NULL);
@@ -536,7 +527,7 @@ static ck_val top_of(ck *c, ast_expr *e, ast_brk *brk)
                                nd_map(b, EW_WHERE, mine, nd_positions(b, a),
                                       number(c, 0)), 1, &a));
     for (int i = 0; i < 2; i++)
-        r[i].gone = ck_lose(c, x.gone, a, lost_at(c, e), "selected from");
+        r[i].gone = ck_lose(c, x.gone, a, ck_place(c, e->loc), "selected from");
     return (ck_val){.kind = VAL_TUPLE, .n = 2, .item = r};
 }
 

@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-static const nd_loc nowhere = {0, 0, 0};
-
 typedef struct doc {
     nd_ctx *c;
     nd_arena *a;
@@ -236,7 +234,7 @@ static bool one_name(doc *d, const char *name)
         }
     }
     const char *near = nd_nearest(name, known.v, known.n);
-    nd_error(d->c, nowhere, "no function is called `%s`%s%s%s", name,
+    nd_error(d->c, nd_nowhere, "no function is called `%s`%s%s%s", name,
              near ? "; did you mean `" : "", near ? near : "",
              near ? "`?" : "; ndc doc and ndc doc --ops list them");
     return false;
@@ -247,7 +245,7 @@ static bool load(doc *d, const char *path)
     int file = path ? nd_read_file(d->c, path)
                     : nd_add_file(d->c, "nn.nd", nd_lib_nn, strlen(nd_lib_nn));
     if (!file) {
-        nd_error(d->c, nowhere, "cannot read `%s`", path);
+        nd_error(d->c, nd_nowhere, "cannot read `%s`", path);
         return false;
     }
     d->tree = nd_parse(d->c, file);
@@ -276,7 +274,7 @@ int ndc_doc(const ndc_doc_options *o)
     nd_put(&d.out, "");
     bool ok = produce(&d, o);
     if (ok && (fputs(d.out.s, stdout) < 0 || fflush(stdout))) {
-        nd_error(c, nowhere, "cannot write `stdout`");
+        nd_error(c, nd_nowhere, "cannot write `stdout`");
         ok = false;
     }
     nd_ctx_free(c);

@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const nd_loc nowhere = {0, 0, 0};
-
 /* ---- the check ----------------------------------------------------------- */
 
 static bool is_blank(char ch)
@@ -76,7 +74,7 @@ static bool replace(nd_ctx *c, const char *path, const nd_buf *b)
         close(fd);
     ok = ok && !rename(half, real);
     if (!ok) {
-        nd_error(c, nowhere, "cannot write `%s`: %s", path, strerror(errno));
+        nd_error(c, nd_nowhere, "cannot write `%s`: %s", path, strerror(errno));
         if (fd >= 0)
             unlink(half);
     }
@@ -107,7 +105,7 @@ static int deliver(nd_ctx *c, const ndc_fmt_options *o, const char *name,
     if (o->to_stdout || !strcmp(o->file, "-")) {
         if (put(stdout, out))
             return NDC_OK;
-        nd_error(c, nowhere, "cannot write `stdout`");
+        nd_error(c, nd_nowhere, "cannot write `stdout`");
         return NDC_BAD_INPUT;
     }
     return same || replace(c, o->file, out) ? NDC_OK : NDC_BAD_INPUT;
@@ -120,7 +118,7 @@ int ndc_fmt(const ndc_fmt_options *o)
     const char *name = strcmp(o->file, "-") ? o->file : "<stdin>";
     int rc = NDC_BAD_INPUT;
     if (!read_source(o->file, &raw)) {
-        nd_error(c, nowhere, "cannot read `%s`", name);
+        nd_error(c, nd_nowhere, "cannot read `%s`", name);
     } else {
         int file = nd_add_bytes(c, name, &raw);
         ast_file *tree = nd_parse(c, file);
@@ -130,7 +128,7 @@ int ndc_fmt(const ndc_fmt_options *o)
         if (tree && same_program(c, file, tree, &out)) {
             rc = deliver(c, o, name, &raw, &out);
         } else if (tree) {
-            nd_error(c, nowhere, "internal error: formatting would change "
+            nd_error(c, nd_nowhere, "internal error: formatting would change "
                      "`%s`; it is left as it is", name);
             rc = NDC_BUG;
         }

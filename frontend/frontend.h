@@ -258,7 +258,7 @@ int nd_add_bytes(nd_ctx *c, const char *name, const nd_buf *bytes);
 
 /* Evaluates the module on one device at its initial parameters, on the inputs
  * that `data = synthetic` makes for the first step, and prints the outputs, the
- * loss and the gradients. False after errors. */
+ * loss and, if it has them, the gradients. False after errors. */
 bool nd_values(nd_module *m, nd_buf *out);
 
 /* nn_nd.c, made from frontend/lib/nn.nd by the build */
@@ -421,6 +421,8 @@ void ck_say(ck *c, nd_loc at, const char *fmt, ...)
 void ck_note(ck *c, nd_loc at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void ck_later(ck *c, nd_loc at, const char *what);   /* "not supported yet" */
+/* `at`, or inside the library the user's call. */
+nd_loc ck_place(const ck *c, nd_loc at);
 void ck_at(ck *c, nd_loc at);        /* where the next ops come from */
 const char *ck_type(ck *c, const nd_type *t);
 ck_var *ck_find_var(ck *c, const char *name);

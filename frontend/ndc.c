@@ -56,8 +56,6 @@ static const char *default_out(nd_arena *a, const char *file)
                              : nd_fmt(a, "%s.out", base);
 }
 
-static const nd_loc nowhere = {0, 0, 0};
-
 /* ---- options that do not go together ------------------------------------- */
 
 static bool known_pass(nd_ctx *c, const char *option, const char *name)
@@ -74,7 +72,7 @@ static bool known_pass(nd_ctx *c, const char *option, const char *name)
         if (!strcmp(name, names[i]))
             return true;
     const char *near = nd_nearest(name, names, n);
-    nd_error(c, nowhere, "%s: no pass is called `%s`%s%s%s", option, name,
+    nd_error(c, nd_nowhere, "%s: no pass is called `%s`%s%s%s", option, name,
              near ? "; did you mean `" : "", near ? near : "",
              near ? "`?" : "; see ndc --list-passes");
     return false;
@@ -90,13 +88,13 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
                              : o->plan ? "--plan"
                              : o->model ? "--model" : NULL;
         if (option)
-            nd_error(c, nowhere, "%s is for programs; `%s` is a graph, whose "
-                     "sizes and plan are fixed", option, o->file);
+            nd_error(c, nd_nowhere, "%s is for programs; `%s` is a graph, "
+                     "whose sizes and plan are fixed", option, o->file);
     }
     if (o->until && o->emit != NDC_IR)
-        nd_error(c, nowhere, "--until goes with --emit=ir only");
+        nd_error(c, nd_nowhere, "--until goes with --emit=ir only");
     if (o->dump_after && !runs)
-        nd_error(c, nowhere, "--dump-after: --emit=%s runs no pass",
+        nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
     if (o->until)
         known_pass(c, "--until", o->until);
@@ -116,7 +114,7 @@ static bool is_source(nd_ctx *c, const char *path)
     for (int i = 0; i < c->files.n; i++)
         if (!stat(c->files.v[i].name, &in) && in.st_dev == out.st_dev &&
             in.st_ino == out.st_ino) {
-            nd_error(c, nowhere, "`%s` is the source file `%s`; choose "
+            nd_error(c, nd_nowhere, "`%s` is the source file `%s`; choose "
                      "another output", path, c->files.v[i].name);
             return true;
         }
@@ -128,7 +126,7 @@ static bool is_folder(nd_ctx *c, const char *path)
     struct stat st;
     if (stat(path, &st) || !S_ISDIR(st.st_mode))
         return false;
-    nd_error(c, nowhere, "cannot write `%s`: it is a folder", path);
+    nd_error(c, nd_nowhere, "cannot write `%s`: it is a folder", path);
     return true;
 }
 
@@ -149,8 +147,8 @@ static bool is_foreign(nd_ctx *c, const char *path)
     const char *end = strstr(head, "*/");
     if (!strncmp(head, "/*", 2) && mark && (!end || mark < end))
         return false;
-    nd_error(c, nowhere, "`%s` exists and was not written by ndc; the program "
-             "is kept there: choose another output with -o", path);
+    nd_error(c, nd_nowhere, "`%s` exists and was not written by ndc; the "
+             "program is kept there: choose another output with -o", path);
     return true;
 }
 
@@ -163,7 +161,7 @@ static int write_text(nd_ctx *c, const char *path, const nd_buf *b)
         ok = !fclose(f) && ok;
     if (ok)
         return NDC_OK;
-    nd_error(c, nowhere, "cannot write `%s`", path ? path : "stdout");
+    nd_error(c, nd_nowhere, "cannot write `%s`", path ? path : "stdout");
     return NDC_BAD_INPUT;
 }
 
@@ -188,13 +186,13 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
     if (o->emit == NDC_AST) {
         ast_file *f = graph ? NULL : nd_parse(c, file);
         if (graph)
-            nd_error(c, nowhere, "a graph has no syntax tree");
+            nd_error(c, nd_nowhere, "a graph has no syntax tree");
         if (f)
             ast_dump(c, text, f);
         return f != NULL;
     }
     if (graph && o->emit == NDC_EXE) {
-        nd_error(c, nowhere, "`%s` is a graph and has no train block; an "
+        nd_error(c, nd_nowhere, "`%s` is a graph and has no train block; an "
                  "executable is built from a program (.nd)", o->file);
         return false;
     }
@@ -213,10 +211,12 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         return true;
     }
     if (o->emit == NDC_VALUES)
-        return nd_values(m, text);
+        return (!m->loss || m->state & ND_HAS_GRADS ||
+                nd_run_until(m, &po, "autodiff")) && nd_values(m, text);
     if (!graph && !m->loss) {
-        nd_error(c, nowhere, "the model `%s` returns no loss: there is nothing "
-                 "to train; --emit=values shows what it computes", m->name);
+        nd_error(c, nd_nowhere, "the model `%s` returns no loss: there is "
+                 "nothing to train; --emit=values shows what it computes",
+                 m->name);
         return false;
     }
     if (!nd_run_passes(m, &po))
@@ -284,12 +284,12 @@ int ndc_compile(const ndc_options *o)
     if (!usable) {
         rc = NDC_BAD_USAGE;
     } else if (!file) {
-        nd_error(c, nowhere, "cannot read `%s`", o->file);
+        nd_error(c, nd_nowhere, "cannot read `%s`", o->file);
         rc = NDC_BAD_INPUT;
     } else if (!produce(c, o, file, &text)) {
         rc = c->nerrors ? NDC_BAD_INPUT : NDC_BUG;
         if (!c->nerrors)
-            nd_error(c, nowhere, "internal error: a stage failed without "
+            nd_error(c, nd_nowhere, "internal error: a stage failed without "
                      "saying why");
     } else if (c->nerrors || (c->werror && c->nwarnings)) {
         rc = NDC_BAD_INPUT;

@@ -114,10 +114,10 @@ static void put_value(nd_buf *b, nd_module *m, const char *what,
 
 bool nd_values(nd_module *m, nd_buf *out)
 {
-    if (m->loss && !(m->state & ND_HAS_GRADS)) {
-        if (!nd_autodiff(m))
-            return false;
-        m->state |= ND_HAS_GRADS;
+    const nd_op *large = nd_too_large(m);
+    if (large) {
+        nd_error(m->ctx, large->loc, "too large to evaluate");
+        return false;
     }
     nd_feed *feed = ND_NEWN(m->ctx->arena, nd_feed, m->inputs.n);
     for (int i = 0; i < m->inputs.n; i++)

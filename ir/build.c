@@ -64,6 +64,13 @@ nd_axis *nd_axis_new(nd_module *m, const char *name, int64_t size, nd_loc loc)
     return a;
 }
 
+nd_axis *nd_axis_twin(nd_module *m, nd_axis *a)
+{
+    nd_axis *twin = nd_axis_new(m, a->name, a->size, a->loc);
+    twin->like = a;
+    return twin;
+}
+
 nd_block *nd_block_new(nd_module *m, nd_op *parent)
 {
     nd_block *b = ND_NEW(m->ctx->arena, nd_block);

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const nd_loc nd_nowhere = {0, 0, 0};
+
 enum { WINDOW = 160 };               /* bytes of a long line that are shown */
 
 nd_ctx *nd_ctx_new(void)

@@ -251,6 +251,13 @@ static void find_large(nd_op *op, void *user)
             *found = op;
 }
 
+const nd_op *nd_too_large(nd_module *m)
+{
+    const nd_op *large = NULL;
+    nd_walk(m->step, find_large, &large);
+    return large;
+}
+
 static bool collect(ev_world *w)
 {
     nd_module *m = w->m;
@@ -297,8 +304,7 @@ bool nd_eval(nd_module *m, const nd_eval_options *o, nd_eval_result *r)
     w.output = ND_NEWN(w.arena, ev_record, m->outputs.n);
     for (int i = 0; i < w.nstages; i++)
         make_stage(&w, i, staged);
-    const nd_op *large = NULL;
-    nd_walk(m->step, find_large, &large);
+    const nd_op *large = nd_too_large(m);
     bool ok = large ? ev_error(&w.stage[0], large, "too large to evaluate")
                     : ev_run_all(&w) && collect(&w);
     for (int i = 0; i < w.nstages; i++) {

@@ -174,18 +174,22 @@ bool eval_normal(ev_stage *s, const nd_op *op)
 /* ---- elementwise --------------------------------------------------------- */
 
 /* A float that does not fit becomes the nearest integer that does; NaN 0. */
-static double to_i32(double x)
+static double to_integer(nd_dtype t, double x)
 {
-    return isnan(x) ? 0 : fmin(fmax(trunc(x), -0x1p31), 0x1p31 - 1);
+    double least = t == ND_I32 ? -0x1p31 : -0x1p63;
+    double most = t == ND_I32 ? 0x1p31 - 1 : 0x1p63;
+    return isnan(x) ? 0 : fmin(fmax(trunc(x), least), most);
 }
 
 /* What the op makes of its operands, before it is rounded. */
 static double value_of(const nd_op *op, const double a[3])
 {
     nd_dtype t = op->out[0]->type.dtype;
+    bool whole = t == ND_I32 || t == ND_I64;
     if (op->kind != OP_MAP)
-        return t == ND_I32 && nd_is_float(in_type(op, 0)->dtype) ? to_i32(a[0])
-                                                                 : a[0];
+        return whole && nd_is_float(in_type(op, 0)->dtype)
+                   ? to_integer(t, a[0])
+                   : a[0];
     if (op->sub == EW_MUL && t == ND_I32)      /* exact, as 64 bits */
         return (int32_t)(uint32_t)((int64_t)a[0] * (int64_t)a[1]);
     return nd_ew_eval((nd_ew)op->sub, a[0], a[1], a[2]);

@@ -25,6 +25,7 @@ static void note_index(nd_op *op, void *user)
     if (op->kind != OP_GATHER || whole_of(op->in[1]) != s->input)
         return;
     int64_t size = op->axes[0]->size;
+    size = size < INT32_MAX ? size : INT32_MAX;    /* ids are i32 */
     s->r.limit = s->r.limit && s->r.limit < size ? s->r.limit : size;
 }
 

@@ -89,6 +89,8 @@ typedef struct nd_loc {
     uint32_t begin, end;
 } nd_loc;
 
+extern const nd_loc nd_nowhere;
+
 typedef enum { ND_NOTE, ND_PERF, ND_WARNING, ND_ERROR } nd_severity;
 
 typedef struct nd_file {
@@ -253,12 +255,14 @@ struct nd_block {
 /* Attributes: each op uses the few that its row in ops.def names. */
 struct nd_op {
     nd_opcode kind;
-    int sub;                         /* map: nd_ew; reduce: nd_red; contract:
-                                        1 stays in f32 whatever the precision */
+    int sub;                         /* map: nd_ew; reduce, all_reduce: nd_red;
+                                        contract: exact; stop_gradient: 1 a
+                                        copy, 2 an output's */
     int nin, nout;
     nd_value **in;
     nd_value **out;
-    int naxes;                       /* reduce, gather: which; rename: from */
+    int naxes;                       /* along which; rename, split, flatten:
+                                        from */
     nd_axis **axes;
     int nto;                         /* rename, split, flatten: to */
     nd_axis **to;
@@ -327,7 +331,7 @@ typedef struct nd_train {
     bool nesterov;
     int64_t ns_steps;                /* muon: Newton-Schulz steps */
     double adamw_ratio;              /* muon: rate of the others over lr */
-    int64_t warmup, decay_steps;     /* decay_steps: wsd's final fraction */
+    int64_t warmup, decay_steps;     /* decay_steps: the last ones, of wsd */
     double clip;                     /* 0: off */
     int64_t steps;
     uint64_t seed;
@@ -477,6 +481,8 @@ bool nd_cuts_alike(const nd_module *m, nd_cut cut, const nd_axis *major);
 nd_module *nd_module_new(nd_ctx *c, const char *name);
 nd_axis *nd_axis_new(nd_module *m, const char *name, int64_t size,
                      nd_loc loc);    /* renames on a clash: name_2 */
+/* Another axis of the same size, which follows its rules. */
+nd_axis *nd_axis_twin(nd_module *m, nd_axis *a);
 nd_block *nd_block_new(nd_module *m, nd_op *parent);
 nd_value *nd_block_arg(nd_module *m, nd_block *b, const char *name, nd_type t);
 
@@ -567,8 +573,6 @@ nd_op *nd_enclosing(const nd_block *b, const nd_axis *a);
 /* Follow a type change: set the op's result types from its operands. False
  * after reporting why they do not fit. */
 bool nd_retype(nd_module *m, nd_op *op);
-/* Replace every use of `from` in the module by `to`. */
-void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to);
 /* Calls f on every op, bodies included, in order. */
 void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
 /* Zeroes the marks of all ops, results and body arguments, and forgets what is
@@ -645,6 +649,8 @@ typedef struct nd_eval_result {
 /* One device if the module is not sharded; all ranks of its mesh, with the
  * schedule if there is one, otherwise. Checks that replicas agree. */
 bool nd_eval(nd_module *m, const nd_eval_options *o, nd_eval_result *r);
+/* An op with more results than an evaluation holds (2^28), or NULL. */
+const nd_op *nd_too_large(nd_module *m);
 
 /* ---- random.c: the runtime's random numbers ------------------------------ */
 

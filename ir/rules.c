@@ -248,7 +248,8 @@ static const char *rule_split(nd_module *m, const nd_op *op, nd_type *out)
     }
     for (int i = 0; i <= extra; i++) {
         if (nd_axis_at(x, op->to[i]) >= 0)
-            return wrong(m, "the axis is there already", x, out);
+            return nd_fmt(m->ctx->arena, "%s has an axis %s already",
+                          text(m, x), op->to[i]->name);
         for (int j = 0; j < i; j++)
             if (op->to[j] == op->to[i])
                 return "an axis is named twice";
@@ -269,6 +270,8 @@ static const char *rule_flatten(nd_module *m, const nd_op *op, nd_type *out)
                       a->name);
     for (int i = 0; i < op->naxes; i++) {
         int k = nd_axis_at(out, op->axes[i]);
+        if (i && op->axes[i] == op->axes[0])
+            return "an axis is named twice";
         if (k < 0)
             return nd_fmt(m->ctx->arena, "%s has no axis %s", text(m, x),
                           op->axes[i]->name);
@@ -286,7 +289,9 @@ static const char *rule_cumsum(nd_module *m, const nd_op *op, nd_type *out)
 {
     *out = *in(op, 0);
     int k = nd_axis_at(out, op->axes[0]);
-    if (k < 0 || out->cut[k].n || out->max)
+    if (too_narrow(m, op, 0))
+        return too_narrow(m, op, 0);
+    if (k < 0 || out->cut[k].n || out->max || out->dtype == ND_BOOL)
         return nd_fmt(m->ctx->arena, "no running sum along %s of %s",
                       op->axes[0]->name, text(m, out));
     return NULL;

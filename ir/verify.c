@@ -393,6 +393,11 @@ static void list_params(checker *c)
         if (k < p->nlayers)
             complain(c, p->value->def,
                      "\"%s\" does not lead with its layer axes", p->name);
+        for (int j = 0; k == p->nlayers && j < p->nlayers; j++)
+            if (p->layer[j].at < (j ? p->layer[j - 1].at : 0) ||
+                (size_t)p->layer[j].at > strlen(p->name))
+                complain(c, p->value->def, "the places of the layers in \"%s\" "
+                         "are not in order", p->name);
     }
 }
 

@@ -207,19 +207,20 @@ static void copies_for_repeat(copier *k, nd_op *op)
     }
 }
 
-bool nd_moves_pairs(nd_code *c, const nd_op *op)
+/* The runtime moves elements of 4 bytes and adds floats and i32. */
+static bool moves_as_is(nd_code *c, const nd_op *op)
 {
     const nd_type *t = &op->in[0]->type;
-    nd_len inner = {.k = 1};
-    if (op->kind != OP_ALL_GATHER || !nd_is_narrow(t->dtype))
-        return false;
+    nd_len inner = {.k = (int64_t)nd_dtype_size(t->dtype)};
+    if (t->dtype == ND_F32 || (t->dtype == ND_I32 &&
+                               op->kind == OP_ALL_REDUCE))
+        return true;
     for (int i = nd_axis_at(t, op->axes[0]) + 1; i < t->rank; i++)
         nd_len_mul(c, &inner, nd_ext_of(c, t, i));
-    return inner.k % 2 == 0;
+    return op->kind == OP_ALL_GATHER && inner.k % 4 == 0;
 }
 
-/* The runtime moves floats; what else is moved (positions that were looked up
- * in a cut table, narrow values) goes as floats, exact below 2^24. */
+/* Anything else goes as floats: conditions and narrow values exactly. */
 static void move_as_float(copier *k, nd_op *op)
 {
     nd_value *x = op->in[0], *y = op->out[0];
@@ -258,7 +259,7 @@ static void copies_for(copier *k, nd_op *op)
     case OP_ALL_REDUCE:
     case OP_REDUCE_SCATTER:
     case OP_ALL_GATHER:
-        if (op->in[0]->type.dtype != ND_F32 && !nd_moves_pairs(c, op))
+        if (!moves_as_is(c, op))
             move_as_float(k, op);
         else if (!is_packed(c, op->in[0]))
             copy_operand(k, op, 0);

@@ -230,7 +230,7 @@ typedef struct nd_memplan {
     nd_stage_mem *stage;
 } nd_memplan;
 
-/* ---- code.c: everything the emitters and the report read ---------------- */
+/* ---- fuse.c: everything the emitters and the report read ---------------- */
 
 typedef struct nd_stage_code {
     nd_kernels pre, fwd, bwd;
@@ -275,9 +275,6 @@ nd_value *nd_kept_carry(const nd_op *repeat, int i);
 
 void nd_number(nd_code *c);          /* fresh info for every value */
 void nd_insert_copies(nd_code *c);
-/* Is this all_gather of narrow values one of pairs of them? It only copies, and
- * two are as wide as the float that the runtime moves. */
-bool nd_moves_pairs(nd_code *c, const nd_op *op);
 void nd_fuse_uses(nd_code *c);       /* copies, classes, users, homes */
 /* Made by a kernel, in memory of its own? */
 bool nd_is_direct(const nd_code *c, const nd_value *v);

@@ -10,27 +10,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BLOCK = 1024 };            /* elements that are folded at a time */
+
+static void fold_floats(float *sum, const float *x, int64_t n, bool max)
+{
+    if (max) {
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = x[i] > sum[i] || x[i] != x[i] ? x[i] : sum[i];
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += x[i];
+    }
+}
+
+/* The bits of a float array are integers: copied out and back, for a pointer
+ * to one type may not point to the other. */
+static void fold_ints(float *sum, const float *from, int64_t n, bool max)
+{
+    int32_t y[BLOCK], x[BLOCK];
+
+    memcpy(y, sum, (size_t)n * sizeof *y);
+    memcpy(x, from, (size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = !max          ? (int32_t)((uint32_t)y[i] + (uint32_t)x[i])
+               : x[i] > y[i] ? x[i]
+                             : y[i];
+    memcpy(sum, y, (size_t)n * sizeof *y);
+}
+
 /* Additions go block by block through a small buffer: sources are read before
  * the block is written, so dst may be one of them. */
 void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
-               bool max)
+               ndrt_fold_kind how)
 {
-    enum { BLOCK = 1024 };
+    bool max = how == NDRT_MAX || how == NDRT_MAX_I32;
+    bool ints = how == NDRT_SUM_I32 || how == NDRT_MAX_I32;
     float sum[BLOCK];
 
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t len = n - at < BLOCK ? n - at : BLOCK;
         memcpy(sum, src[0] + at, (size_t)len * sizeof *sum);
-        for (int s = 1; s < nsrc; s++) {
-            const float *x = src[s] + at;
-            if (max) {
-                for (int64_t i = 0; i < len; i++)
-                    sum[i] = x[i] > sum[i] || x[i] != x[i] ? x[i] : sum[i];
-            } else {
-                for (int64_t i = 0; i < len; i++)
-                    sum[i] += x[i];
-            }
-        }
+        for (int s = 1; s < nsrc; s++)
+            (ints ? fold_ints : fold_floats)(sum, src[s] + at, len, max);
         memcpy(dst + at, sum, (size_t)len * sizeof *sum);
     }
 }
@@ -154,13 +175,14 @@ static void leave(ndrt_rank *r, ndrt_status s)
         ndrt_raise(r);
 }
 
-void ndrt_all_reduce(ndrt_rank *r, int group, float *x, int64_t n, bool max)
+void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
+                     ndrt_fold_kind how)
 {
     ndrt_comm *c = enter(r);
     ndrt_group *g = &r->state->groups[group];
 
     if (g->n > 1)
-        leave(r, c->ops->all_reduce(c, g, x, n, max));
+        leave(r, c->ops->all_reduce(c, g, x, n, how));
 }
 
 void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,

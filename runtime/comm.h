@@ -36,15 +36,15 @@ typedef struct ndrt_layout {
 } ndrt_layout;
 
 /* dst[i] = src[0][i] + src[1][i] + ..., or their maximum. dst may be one of
- * the sources. */
+ * the sources. Integers travel as the floats of the same bits. */
 typedef void ndrt_fold_fn(float *dst, const float *const *src, int nsrc,
-                          int64_t n, bool max);
+                          int64_t n, ndrt_fold_kind how);
 
 typedef struct ndrt_comm_ops {
     /* Fills g->impl from g->ranks; every member calls it, in one order. */
     ndrt_status (*group)(ndrt_comm *c, ndrt_group *g);
     ndrt_status (*all_reduce)(ndrt_comm *c, ndrt_group *g, float *x,
-                              int64_t n, bool max);
+                              int64_t n, ndrt_fold_kind how);
     ndrt_status (*reduce_scatter)(ndrt_comm *c, ndrt_group *g,
                                   const ndrt_layout *l);
     ndrt_status (*all_gather)(ndrt_comm *c, ndrt_group *g,
@@ -78,7 +78,7 @@ void ndrt_world_free(ndrt_world *w);
 
 /* ---- comm_mpi.c, loaded with dlopen ----------------------------------- */
 
-enum { NDRT_PLUGIN_VERSION = 2 };
+enum { NDRT_PLUGIN_VERSION = 3 };
 /* `fold` is handed over because the plug-in links to nothing of ours. */
 typedef ndrt_status ndrt_mpi_open_fn(int version, ndrt_fold_fn *fold,
                                      ndrt_comm **comm, char *error,

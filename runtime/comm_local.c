@@ -210,7 +210,7 @@ static ndrt_status show(ndrt_comm *c, ndrt_group *g, const float *x, int64_t n)
 }
 
 static ndrt_status local_all_reduce(ndrt_comm *c, ndrt_group *g, float *x,
-                                    int64_t n, bool max)
+                                    int64_t n, ndrt_fold_kind how)
 {
     meeting *m = g->impl;
     const float **src = ((local_comm *)c)->src;
@@ -235,7 +235,7 @@ static ndrt_status local_all_reduce(ndrt_comm *c, ndrt_group *g, float *x,
         int64_t len = end - at < BLOCK ? end - at : BLOCK;
         for (int i = 0; i < g->n; i++)
             src[i] = m->slot[i].x + at;
-        ndrt_fold(sum, src, g->n, len, max);
+        ndrt_fold(sum, src, g->n, len, how);
         for (int i = 0; i < g->n; i++)
             memcpy(m->slot[i].x + at, sum, (size_t)len * sizeof *sum);
     }
@@ -257,7 +257,8 @@ static ndrt_status local_reduce_scatter(ndrt_comm *c, ndrt_group *g,
     for (int64_t o = 0; o < l->outer; o++) {
         for (int i = 0; i < g->n; i++)
             src[i] = m->slot[i].x + o * m->slot[i].n + off * l->inner;
-        ndrt_fold(l->y + o * l->y_o, src, g->n, l->n[g->me] * l->inner, false);
+        ndrt_fold(l->y + o * l->y_o, src, g->n, l->n[g->me] * l->inner,
+                  NDRT_SUM);
     }
     return wait_all(c, m);
 }

@@ -110,17 +110,17 @@ static MPI_Comm comm_of(const mpi_comm *m, const ndrt_group *g)
 
 /* in[] holds one copy of `len` elements per member. */
 static void fold_copies(mpi_comm *m, const ndrt_group *g, float *dst,
-                        int64_t len, bool max)
+                        int64_t len, ndrt_fold_kind how)
 {
     for (int i = 0; i < g->n; i++)
         m->src[i] = m->in + i * len;
-    m->fold(dst, m->src, g->n, len, max);
+    m->fold(dst, m->src, g->n, len, how);
 }
 
 /* ---- all_reduce ------------------------------------------------------- */
 
 static ndrt_status reduce_small(mpi_comm *m, ndrt_group *g, float *x,
-                                int64_t n, bool max)
+                                int64_t n, ndrt_fold_kind how)
 {
     ndrt_status s = room(m, n);
 
@@ -128,13 +128,13 @@ static ndrt_status reduce_small(mpi_comm *m, ndrt_group *g, float *x,
         return s;
     MPI_TRY(&m->base, MPI_Allgather(x, (int)n, MPI_FLOAT, m->in, (int)n,
                                     MPI_FLOAT, comm_of(m, g)));
-    fold_copies(m, g, x, n, max);
+    fold_copies(m, g, x, n, how);
     return NDRT_OK;
 }
 
 /* n <= chunk * members. */
 static ndrt_status reduce_round(mpi_comm *m, ndrt_group *g, float *x,
-                                int64_t n, bool max)
+                                int64_t n, ndrt_fold_kind how)
 {
     ndrt_comm *c = &m->base;
     int64_t q = n / g->n, rem = n % g->n, at = 0;
@@ -152,24 +152,24 @@ static ndrt_status reduce_round(mpi_comm *m, ndrt_group *g, float *x,
     }
     MPI_TRY(c, MPI_Alltoallv(x, m->count, m->at, MPI_FLOAT, m->in, m->count2,
                              m->at2, MPI_FLOAT, comm_of(m, g)));
-    fold_copies(m, g, x + m->at[g->me], mine, max);
+    fold_copies(m, g, x + m->at[g->me], mine, how);
     MPI_TRY(c, MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_FLOAT, x, m->count, m->at,
                               MPI_FLOAT, comm_of(m, g)));
     return NDRT_OK;
 }
 
 static ndrt_status mpi_all_reduce(ndrt_comm *c, ndrt_group *g, float *x,
-                                  int64_t n, bool max)
+                                  int64_t n, ndrt_fold_kind how)
 {
     mpi_comm *m = (mpi_comm *)c;
 
     if (n <= min64(SMALL, m->chunk))
-        return reduce_small(m, g, x, n, max);
+        return reduce_small(m, g, x, n, how);
     /* q + 1 elements per member must fit in a chunk and all in an int */
     int64_t step = min64((m->chunk - 1 > 0 ? m->chunk - 1 : 1) * g->n,
                          (int64_t)1 << 30);
     for (int64_t at = 0; at < n; at += step) {
-        ndrt_status s = reduce_round(m, g, x + at, min64(step, n - at), max);
+        ndrt_status s = reduce_round(m, g, x + at, min64(step, n - at), how);
         if (s != NDRT_OK)
             return s;
     }
@@ -243,7 +243,7 @@ static ndrt_status scatter_round(mpi_comm *m, ndrt_group *g,
     MPI_TRY(&m->base, MPI_Alltoallv(m->out, m->count, m->at, MPI_FLOAT, m->in,
                                     m->count2, m->at2, MPI_FLOAT,
                                     comm_of(m, g)));
-    fold_copies(m, g, m->sum, mine, false);
+    fold_copies(m, g, m->sum, mine, NDRT_SUM);
     unpack(l->y, m->sum, l->n[g->me] * l->inner, l->y_o, at, mine);
     return NDRT_OK;
 }

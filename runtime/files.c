@@ -80,10 +80,10 @@ static const char *taken(const char *path)
  * or unable to hold another name. */
 static const char *cannot_create(const char *tmp)
 {
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 
-    if (fd < 0)
-        return strerror(errno);
+    if (fd < 0)                      /* an old one is replaced in the end */
+        return errno == EEXIST ? NULL : strerror(errno);
     close(fd);
     unlink(tmp);
     return NULL;

@@ -121,7 +121,8 @@ static ndrt_status collect(ndrt_rank *r, const generator *g, int64_t pos)
     if (r->state->world.n == 1)
         return NDRT_OK;
     return ndrt_comm_check(r, c->ops->all_reduce(c, &r->state->world,
-                                                 g->scores, g->nvocab, false));
+                                                 g->scores, g->nvocab,
+                                                 NDRT_SUM));
 }
 
 static int64_t draw(const ndrt_rank *r, const generator *g, int64_t index)

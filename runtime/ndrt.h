@@ -252,9 +252,16 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
 
+/* What a reduction makes of the members' numbers. Integers wrap around. */
+typedef enum {
+    NDRT_SUM, NDRT_MAX,           /* of floats */
+    NDRT_SUM_I32, NDRT_MAX_I32
+} ndrt_fold_kind;
+
 /* In place, over the group's ranks, summed in rank order: the same bits on
- * every rank and every communicator. `max` instead of a sum if told. */
-void ndrt_all_reduce(ndrt_rank *r, int group, float *x, int64_t n, bool max);
+ * every rank and every communicator. n elements of 4 bytes. */
+void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
+                     ndrt_fold_kind how);
 
 /* Pieces of one axis. The whole is [outer, sum of n_i, inner]; member i of the
  * group (in coordinate order) holds n_i = n[i]. x is packed [outer, whole,

@@ -138,7 +138,7 @@ void ndrt_init_params(ndrt_rank *r, uint64_t seed);
 /* ---- comm.c ----------------------------------------------------------- */
 
 void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
-               bool max);
+               ndrt_fold_kind how);
 enum { NDRT_WIDE = 4 };
 /* Adds up v[0..n) over all ranks in rank order; the same bits everywhere.
  * n <= NDRT_WIDE. */
@@ -254,13 +254,30 @@ bool ndrt_is_npz(const char *path);
 ndrt_status ndrt_npz_open(ndrt_st_file *f, const char *path, char *error,
                           size_t error_size);      /* closed by ndrt_st_close */
 
-/* ---- checkpoint.c: parameters to and from files ----------------------- */
+/* ---- checkpoint.c: what files call parameters and their state ---------- */
 
 /* Indices of a layered parameter, in all. */
 int64_t ndrt_layer_count(const ndrt_program *p, int param);
 /* "layers.attn.q.w" at 3 -> "layers.3.attn.q.w"; malloc'ed. */
 char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
                       const char *prefix);
+/* What a parameter has by kind: weights (0) and up to two arrays of state. */
+extern const char *const ndrt_kind_prefix[];       /* of its name in a file */
+int ndrt_states_of(const ndrt_train *t, const ndrt_param *q);
+/* The shape of one tensor in the file; returns its axes. */
+int ndrt_file_shape(const ndrt_program *p, int param,
+                    int64_t shape[NDRT_MAX_RANK]);
+/* Where weights or, between show and take, state of a kind lie. */
+float *ndrt_tensor_at(const ndrt_rank *r, int param, int kind);
+/* From state to gradients, and back. */
+ndrt_status ndrt_show_state(ndrt_rank *r, int kind);
+void ndrt_take_state(ndrt_rank *r, int kind);
+/* The step and the number of updates, as four floats of 24 bits. */
+extern const char ndrt_counts_name[];
+enum { NDRT_HALF = 1 << 24 };
+
+/* ---- load.c, save.c ---------------------------------------------------- */
+
 /* What train.load_path holds: of the parameters that `init = load` chose, or
  * of all of them where the command line names the file. */
 ndrt_status ndrt_load(ndrt_rank *r);

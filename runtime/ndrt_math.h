@@ -240,6 +240,13 @@ static inline int32_t nd_to_i32(float x)
     return x >= 2147483648.0f ? INT32_MAX : x != x ? 0 : i;
 }
 
+static inline int64_t nd_to_i64(float x)
+{
+    float in = x > -0x1p63f ? x : -0x1p63f;
+    int64_t i = (int64_t)(in < 0x1.fffffep62f ? in : 0x1.fffffep62f);
+    return x >= 0x1p63f ? INT64_MAX : x != x ? 0 : i;
+}
+
 /* Philox4x32-10 (Salmon et al., SC'11). A draw is a pure function of
  *   key     = seed
  *   counter = (64-bit element index, step, stream)

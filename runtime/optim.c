@@ -81,7 +81,8 @@ static ndrt_status all_reduce(ndrt_rank *r, ndrt_group *g, float *x, size_t n)
 
     if (g->n <= 1)
         return NDRT_OK;
-    return ndrt_comm_check(r, c->ops->all_reduce(c, g, x, (int64_t)n, false));
+    return ndrt_comm_check(r, c->ops->all_reduce(c, g, x, (int64_t)n,
+                                                NDRT_SUM));
 }
 
 static ndrt_status over_zero(ndrt_rank *r, int bucket, bool gather, float *x)

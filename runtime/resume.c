@@ -64,7 +64,7 @@ static void take_last(int64_t step, void *user)
 ndrt_status ndrt_resume(ndrt_rank *r)
 {
     const char *folder = r->state->config->resume_path;
-    int64_t last = -1, counts[2];
+    int64_t last = -1, counts[2] = {0};
 
     if (!each_step(folder, take_last, &last))
         return ndrt_fail(r, NDRT_EINPUT, "cannot read the folder \"%s\": %s",

@@ -11,6 +11,7 @@
  * order.
  */
 #include "ndrt_internal.h"
+#include "ndrt_math.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -259,31 +260,6 @@ const ndrt_st_tensor *ndrt_st_find(const ndrt_st_file *f, const char *name)
 
 /* ---- elements --------------------------------------------------------- */
 
-/* A bfloat16 is the upper half of a float. */
-static float from_bf16(uint16_t v)
-{
-    uint32_t u = (uint32_t)v << 16;
-    float f;
-
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-/* Shifted into place, a half is a float whose exponent is 112 too small; a
- * multiplication by 2^112 repairs it and subnormals as well. */
-static float from_f16(uint16_t v)
-{
-    uint32_t u = (uint32_t)(v & 0x7fff) << 13;
-    float f;
-
-    if ((v & 0x7c00) == 0x7c00)
-        u |= 0x7f800000u;
-    memcpy(&f, &u, sizeof f);
-    if ((v & 0x7c00) != 0x7c00)
-        f *= 0x1p112f;
-    return v & 0x8000 ? -f : f;
-}
-
 static float float_at(const ndrt_st_tensor *t, const unsigned char *p)
 {
     double d;
@@ -301,10 +277,10 @@ static float float_at(const ndrt_st_tensor *t, const unsigned char *p)
         return (float)d;
     case NDRT_ST_F16:
         memcpy(&h, p, sizeof h);
-        return from_f16(h);
+        return nd_from_f16(h);
     case NDRT_ST_BF16:
         memcpy(&h, p, sizeof h);
-        return from_bf16(h);
+        return nd_from_bf16(h);
     case NDRT_ST_I32:
         memcpy(&i, p, sizeof i);
         return (float)i;

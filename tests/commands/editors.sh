@@ -59,7 +59,8 @@ if command -v vim >/dev/null; then
         -c 'filetype plugin on' -c 'syntax on' \
         -c "edit $NDC_SOURCE/examples/gpt.nd" -c "redir! > $work/vim" \
         -c 'echo &filetype b:current_syntax &commentstring &shiftwidth' \
-        -c 'echo synIDattr(synID(3, 1, 1), "name")' \
+        -c 'call search("^axis")' \
+        -c 'echo synIDattr(synID(line("."), 1, 1), "name")' \
         -c 'redir END' -c 'qa!' </dev/null || fail "vim does not load nd.vim"
     printf '\nnd nd # %%s 2\nndDeclaration' | cmp - "$work/vim" || {
         fail "vim takes the file for another"

@@ -86,7 +86,8 @@ static void *reduce_body(void *arg)
     w->x[n] = 42.0f;
     if (w->status == NDRT_OK)
         w->status = w->comm->ops->all_reduce(w->comm, &w->all, w->x, n,
-                                             w->round % 2);
+                                             w->round % 2 ? NDRT_MAX
+                                                          : NDRT_SUM);
     return NULL;
 }
 
