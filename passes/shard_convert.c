@@ -92,7 +92,8 @@ static nd_value *reject_micro(nd_sh *s, nd_builder *b, nd_value *v)
     return v;
 }
 
-/* Resolves what is pending in v and not in `want`. */
+/* Resolves what is pending in v and not in `want`. Integers are few: they are
+ * reduced everywhere, then cut. */
 static nd_value *resolve(nd_sh *s, nd_builder *b, nd_value *v,
                          const nd_type *want)
 {
@@ -108,7 +109,7 @@ static nd_value *resolve(nd_sh *s, nd_builder *b, nd_value *v,
             if (!is_prefix(have, want->cut[i]) || have.n == want->cut[i].n)
                 break;
             uint32_t next = 1u << want->cut[i].m[have.n];
-            if (!(due & next))
+            if (!(due & next) || !nd_is_float(v->type.dtype))
                 break;
             v = step(s, b, OP_REDUCE_SCATTER, v, v->type.axis[i], next);
             due &= ~next;
