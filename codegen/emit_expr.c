@@ -345,7 +345,9 @@ static const char *global_index(cg_env *e, const nd_type *t)
     for (int i = t->rank - 1; i >= 0; i--) {
         const cg_axis *x = find_axis(e, t->axis[i]);
         const char *from = cg_start(e->f, x->ext), *pos = x->var;
-        if (strcmp(from, "0") != 0)
+        if (strcmp(pos, "0") == 0)
+            pos = from;
+        else if (strcmp(from, "0") != 0)
             pos = nd_fmt(a, step == 1 ? "%s + %s" : "(%s + %s)", from, pos);
         if (step != 1)
             pos = nd_fmt(a, "%s * %lld", pos, (long long)step);

@@ -412,9 +412,10 @@ static void set_up(nest *x, cg *g, nd_kernel *k)
         bool in = i >= k->nouter;
         int j = in ? i - k->nouter : i;
         nd_axis *a = in ? k->inner_axis[j] : k->outer_axis[j];
+        int ext = in ? k->inner[j] : k->outer[j];
+        bool once = !in && g->c->exts.v[ext].fixed == 1;
         x->e.axis[x->e.n++] = (cg_axis){
-            a, cg_fresh(&x->f.names, a->name), in ? k->inner[j] : k->outer[j],
-            in};
+            a, once ? "0" : cg_fresh(&x->f.names, a->name), ext, in};
     }
 }
 
@@ -443,12 +444,23 @@ static void declare_rows(nest *x)
     }
 }
 
+/* Outer axes of one position need no loop: their variable is 0. */
+static int open_outer(nest *x)
+{
+    int loops = 0, opened = 0;
+    for (int i = 0; i < x->k->nouter; i++)
+        loops += strcmp(x->e.axis[i].var, "0") != 0;
+    for (int i = 0; i < x->k->nouter; i++)
+        if (strcmp(x->e.axis[i].var, "0") != 0)
+            open_loop(x, &x->e.axis[i], ++opened == loops);
+    return loops;
+}
+
 static void emit_nest(nest *x)
 {
     cg_fn *f = &x->f;
     clear_targets(x);
-    for (int i = 0; i < x->k->nouter; i++)
-        open_loop(x, &x->e.axis[i], i == x->k->nouter - 1);
+    int loops = open_outer(x);
     nd_buf before = f->b;
     f->b = (nd_buf){.arena = x->g->a};
     one_row(x);
@@ -458,8 +470,8 @@ static void emit_nest(nest *x)
     declare_rows(x);
     nd_put(&f->b, rows.s ? rows.s : "");
     f->indent = 1;
-    if (x->k->nouter)
-        nd_putf(&f->b, "%*s}\n", 4 * x->k->nouter, "");
+    if (loops)
+        nd_putf(&f->b, "%*s}\n", 4 * loops, "");
 }
 
 /* Reads first, then what is written. */
