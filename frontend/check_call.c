@@ -148,14 +148,28 @@ static nd_value *seen_here(ck *c, const nd_param *p)
     return left ? NULL : v;
 }
 
-static bool same_axes(const ck_axes *x, const ck_axes *y)
+/* One axis, or one `axis` of the body, which exists anew in every call. */
+static bool same_axis(const nd_axis *x, const nd_axis *y)
 {
-    if (x->n != y->n)
-        return false;
-    for (int i = 0; i < x->n; i++)
-        if (x->a[i] != y->a[i])
-            return false;
-    return true;
+    return x == y || (x->size == y->size && x->loc.file == y->loc.file &&
+                      x->loc.begin == y->loc.begin);
+}
+
+/* A parameter on the axes of the call that shares it; NULL if they differ. */
+static nd_value *on_axes(ck *c, nd_value *v, const ck_axes *from,
+                         const ck_axes *to)
+{
+    if (from->n != to->n)
+        return NULL;
+    for (int i = 0; v && i < to->n; i++) {
+        nd_axis *x = from->a[i], *y = to->a[i];
+        if (x == y)
+            continue;
+        if (!same_axis(x, y) || nd_axis_at(&v->type, y) >= 0)
+            return NULL;
+        v = nd_rename(&c->b, v, x, y);
+    }
+    return v;
 }
 
 /* "`blocks` and `layers`" */
@@ -176,21 +190,22 @@ static void share(ck *c, ck_var *v, const char *path)
         ck_param *q = &c->params.v[i];
         if (strcmp(q->path, path))
             continue;
-        if (!same_axes(&q->left, &v->left) ||
-            !same_axes(&q->right, &v->right)) {
-            ck_error(c, v->loc, "shared parameter `%s` has other axes here",
+        nd_value *here = seen_here(c, q->p);
+        if (!here) {
+            ck_error(c, v->loc, "`%s` is a parameter of another `repeat`",
                      path);
-            ck_note(c, q->loc, "`%s` is made here", path);
+            ck_note(c, q->loc, "it is made here, once for each %s",
+                    layers(c, q->p));
             return;
         }
-        nd_value *here = seen_here(c, q->p);
+        here = on_axes(c, here, &q->left, &v->left);
+        here = here ? on_axes(c, here, &q->right, &v->right) : NULL;
         if (here) {
             v->val = ck_tensor(here);
             return;
         }
-        ck_error(c, v->loc, "`%s` is a parameter of another `repeat`", path);
-        ck_note(c, q->loc, "it is made here, once for each %s",
-                layers(c, q->p));
+        ck_error(c, v->loc, "shared parameter `%s` has other axes here", path);
+        ck_note(c, q->loc, "`%s` is made here", path);
         return;
     }
     if (!c->ctx->nerrors)            /* else it may lack it for that reason */
