@@ -14,12 +14,12 @@
 
 /* ---- instance names ------------------------------------------------------ */
 
-static bool child_taken(const ck_scope *s, const char *name)
+static const ck_child *child(const ck_scope *s, const char *name)
 {
     for (int i = 0; i < s->children.n; i++)
         if (!strcmp(s->children.v[i].name, name))
-            return true;
-    return false;
+            return &s->children.v[i];
+    return NULL;
 }
 
 static const char *join(ck *c, const char *path, const char *name)
@@ -27,20 +27,28 @@ static const char *join(ck *c, const char *path, const char *name)
     return *path ? nd_fmt(c->ctx->arena, "%s.%s", path, name) : name;
 }
 
-/* The instance path of a call: `as`, or the function's name, then _2, _3. */
+/* The instance path of a call: `as`, or the function's name, then _2, _3. NULL
+ * where an instance has the name of this `as`. */
 const char *ck_instance(ck *c, ast_expr *e, const char *fn)
 {
     ck_scope *s = c->f->scope;
     const char *name = e->as.s ? e->as.s : fn;
+    const ck_child *first = e->as.s ? child(s, e->as.s) : NULL;
     int k = 1;
+    if (first) {
+        ck_error(c, e->as.loc, "a second instance `%s`; to share the first "
+                 "one's parameters write `like %s`", name, name);
+        ck_note(c, first->at, "the first one is here");
+        return NULL;
+    }
     for (int i = s->children.n - 1; i >= 0 && !e->as.s && k == 1; i--)
         if (!strcmp(s->children.v[i].fn, fn))
             k = s->children.v[i].number + 1;
     if (k > 1)
         name = nd_fmt(c->ctx->arena, "%s_%d", fn, k);
-    while (!e->as.s && child_taken(s, name))
+    while (!e->as.s && child(s, name))
         name = nd_fmt(c->ctx->arena, "%s_%d", fn, ++k);
-    ck_child ch = {name, e->as.s ? "" : fn, k};
+    ck_child ch = {name, e->as.s ? "" : fn, k, e->as.s ? e->as.loc : e->loc};
     ND_PUSH(c->ctx->arena, &s->children, ch);
     return join(c, s->path, name);
 }
@@ -48,7 +56,7 @@ const char *ck_instance(ck *c, ast_expr *e, const char *fn)
 static const char *shared_instance(ck *c, ast_name like)
 {
     for (ck_scope *s = c->f->scope; s; s = s->up)
-        if (child_taken(s, like.s))
+        if (child(s, like.s))
             return join(c, s->path, like.s);
     ck_unknown(c, like.loc, "instance", like.s);
     return NULL;
@@ -262,11 +270,8 @@ void ck_force(ck *c, ck_var *v)
             if (!strcmp(c->params.v[i].path, path))
                 dup = &c->params.v[i];
         if (dup) {
-            bool direct = dup->scope == v->scope;
-            ck_error(c, v->loc, direct
-                         ? "a second parameter `%s`; give it another name"
-                         : "a second parameter `%s`; name the instance with "
-                           "`as`", path);
+            ck_error(c, v->loc, "a second parameter `%s`; give it another "
+                     "name", path);
             ck_note(c, dup->loc, "the first one is made here");
             v->val = ck_tensor(dup->v);
         } else {

@@ -14,6 +14,15 @@
 
 /* ---- assignment ---------------------------------------------------------- */
 
+/* A name that is assigned again before it was read: say so once. */
+static void warn_replaced(ck *c, const ck_var *v, nd_loc again)
+{
+    if (!v->param || c->f->file->lib || !ck_warn_once(c, v->loc))
+        return;
+    nd_warning(c->ctx, v->loc, "the parameter `%s` is never used", v->name);
+    nd_note(c->ctx, again, "`%s` is assigned again here", v->name);
+}
+
 /* True when `name` may stand for a value in this frame. */
 static bool free_of_axes(ck *c, ast_name name)
 {
@@ -34,9 +43,10 @@ ck_var *ck_assign(ck *c, ast_name name, ck_val v, bool let)
         ck_note(c, var->loc, "it is defined here");
         return NULL;
     }
+    bool ok = var || free_of_axes(c, name);
+    if (var)
+        warn_replaced(c, var, name.loc);
     if (!var) {
-        if (!free_of_axes(c, name))
-            return NULL;
         var = ND_NEW(c->ctx->arena, ck_var);
         var->name = name.s;
         var->scope = c->f->scope;
@@ -44,10 +54,10 @@ ck_var *ck_assign(ck *c, ast_name name, ck_val v, bool let)
         c->f->scope->vars = var;
     }
     var->loc = name.loc;
-    var->val = v;
+    var->val = ok ? v : ck_bad();    /* one error is enough */
     var->let = let;
     var->param = NULL;
-    return var;
+    return ok ? var : NULL;
 }
 
 static void declare_param(ck *c, const ast_stmt *s)
@@ -450,7 +460,8 @@ static void repeat(ck *c, const ast_stmt *s)
         return;
     }
     const char *path = ck_instance(c, &e, s->names->v[0].s);
-    repeat_body(c, s, ax.a[0], &cv, path);
+    if (path)
+        repeat_body(c, s, ax.a[0], &cv, path);
 }
 
 /* ---- a body -------------------------------------------------------------- */
@@ -485,13 +496,9 @@ static void warn_unread(ck *c, const ast_stmts *body)
 {
     ck_scope *s = c->f->scope;
     for (ck_var *v = s->vars; v; v = v->next) {
-        bool said = !v->param || c->f->file->lib;
-        for (int i = 0; i < c->warned.n && !said; i++)
-            said = c->warned.v[i].file == v->loc.file &&
-                   c->warned.v[i].begin == v->loc.begin;
-        if (said || ast_reads(body, v->name))
+        if (!v->param || c->f->file->lib || ast_reads(body, v->name) ||
+            !ck_warn_once(c, v->loc))
             continue;
-        ND_PUSH(c->ctx->arena, &c->warned, v->loc);
         nd_warning(c->ctx, v->loc, "the parameter `%s` is never used",
                    v->name);
     }
