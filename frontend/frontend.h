@@ -183,6 +183,7 @@ typedef struct lexer {
     int held;                        /* token to hand out next, or 0 */
     const char *held_text;
     nd_loc held_loc;
+    bool recovering;                 /* from an error, to the next NL */
     bool stopped;                    /* gave up: end of file from here on */
 } lexer;
 
@@ -200,6 +201,8 @@ void lex_skip_block(lexer *lx);
 void lex_skip_brace(lexer *lx);
 /* Is a ( or [ from a line before `at` still open, and where? */
 bool lex_unclosed(const lexer *lx, nd_loc at, nd_loc *open);
+/* The innermost bracket that is open: 0 if none is. */
+char lex_open_bracket(const lexer *lx, nd_loc *open);
 
 /* NULL after errors. Never crashes, whatever the bytes. */
 ast_file *nd_parse(nd_ctx *c, int file);
