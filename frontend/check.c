@@ -304,14 +304,15 @@ static bool declare_input(ck *c, const ast_par *p)
 
 static void set_loss(ck *c, const ast_decl *d, ck_val v)
 {
+    nd_loc at = d->body->n ? d->body->v[d->body->n - 1]->loc : d->loc;
     if (v.kind == VAL_TUPLE) {
-        ck_say(c, d->loc, "a model returns its loss alone, `%s` "
-               "returns %d values", d->name.s, v.n);
+        ck_say(c, at, "a model returns its loss alone, `%s` returns %d values",
+               d->name.s, v.n);
         return;
     }
     if (v.kind == VAL_CONST || v.kind == VAL_TENSOR) {
+        ck_at(c, at);
         nd_value *x = ck_strong(c, v, ND_F32);
-        nd_loc at = d->body->v[d->body->n - 1]->loc;
         if (x && x->type.rank) {
             ck_say(c, at, "the loss is a scalar, this is %s; take a "
                    "mean over its axes", ck_type(c, &x->type));

@@ -55,6 +55,10 @@ void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x)
     if (x.kind == VAL_TENSOR && x.v->type.rank)
         ck_note(c, (nd_loc){0, 0, 0}, "it is %s",
                 ck_type(c, &x.v->type));
+    else if (x.kind == VAL_TENSOR && x.weak && c->nrep)
+        ck_note(c, c->rep[c->nrep - 1]->loc, "it enters this `repeat` as a "
+                "scalar; begin with one that has the axis: 0.0 * index[%s]",
+                a->name);
     note_gone(c, a, x);
 }
 

@@ -10,6 +10,7 @@
  */
 #include "frontend.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- assignment ---------------------------------------------------------- */
@@ -224,9 +225,52 @@ typedef struct carried {
 } carried;
 typedef ND_VEC(carried) carrieds;
 
+/* The messages of one evaluation of a body: what is said of types that are not
+ * the last ones is dropped. */
+typedef struct held_text {
+    nd_severity sev;
+    const char *text;
+} held_text;
+
+typedef struct held {
+    ck *c;
+    void (*sink)(void *user, nd_severity, const char *text);
+    void *sink_user;
+    ND_VEC(held_text) v;
+} held;
+
+static void hold(void *user, nd_severity sev, const char *text)
+{
+    held *h = user;
+    held_text t = {sev, text};
+    ND_PUSH(h->c->ctx->arena, &h->v, t);
+}
+
+static held *hold_messages(ck *c)
+{
+    nd_ctx *x = c->ctx;
+    held *h = ND_NEW(x->arena, held);
+    *h = (held){.c = c, .sink = x->sink, .sink_user = x->sink_user};
+    x->sink = hold;
+    x->sink_user = h;
+    return h;
+}
+
+static void release(held *h, bool say)
+{
+    h->c->ctx->sink = h->sink;
+    h->c->ctx->sink_user = h->sink_user;
+    for (int i = 0; say && i < h->v.n; i++)
+        if (h->sink)
+            h->sink(h->sink_user, h->v.v[i].sev, h->v.v[i].text);
+        else
+            fputs(h->v.v[i].text, stderr);
+}
+
 /* What to take back when the body is evaluated again. */
 typedef struct mark {
     int step, ops, params, axes, id, mparams, copies, streams, children;
+    int warned, nwarnings;
     int nin[ND_MAX_REPEAT];          /* of the open repeats */
 } mark;
 
@@ -234,7 +278,8 @@ static mark take_mark(const ck *c)
 {
     mark k = {c->m->step->ops.n, c->b.block->ops.n, c->params.n,
               c->m->axes.n, c->m->next_id, c->m->params.n, c->copies.n,
-              c->streams.n, c->f->scope->children.n, {0}};
+              c->streams.n, c->f->scope->children.n, c->warned.n,
+              c->ctx->nwarnings, {0}};
     for (int i = 0; i < c->nrep; i++)
         k.nin[i] = c->rep[i]->nin;
     return k;
@@ -258,6 +303,8 @@ static void back_to(ck *c, const mark *k)
     c->copies.n = k->copies;
     c->streams.n = k->streams;
     c->f->scope->children.n = k->children;
+    c->warned.n = k->warned;
+    c->ctx->nwarnings = k->nwarnings;
 }
 
 static void find_carried(ck *c, const ast_stmts *body, carrieds *out)
@@ -391,6 +438,7 @@ static void repeat_body(ck *c, const ast_stmt *s, nd_axis *a, carrieds *cv,
         nd_op *r = open_repeat(c, a, cv);
         if (!r)
             break;
+        held *messages = hold_messages(c);
         ck_scope *in = ND_NEW(c->ctx->arena, ck_scope);
         in->up = c->f->scope;
         in->path = path;
@@ -410,6 +458,7 @@ static void repeat_body(ck *c, const ast_stmt *s, nd_axis *a, carrieds *cv,
         c->f->scope = in->up;
         c->b.block = outer;
         c->b.path = was;
+        release(messages, !ok || !grown);
         if (!ok)
             break;
         if (!grown)
