@@ -5,6 +5,7 @@
  */
 #include "frontend.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -47,7 +48,9 @@ int nd_read_file(nd_ctx *c, const char *path)
     if (!f)
         return 0;
     bool ok = nd_read_bytes(f, &b);
+    int why = errno;
     fclose(f);
+    errno = why;
     return ok ? nd_add_bytes(c, path, &b) : 0;
 }
 
@@ -145,7 +148,9 @@ static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
                                       strlen(nd_lib_nn))
              : c->opt->sealed ? 0 : nd_read_file(c->ctx, path);
     if (!id) {
-        ck_say(c, d->name.loc, "cannot read `%s`", path);
+        ck_say(c, d->name.loc, c->opt->sealed ? "cannot read `%s`"
+                                              : "cannot read `%s`: %s", path,
+               strerror(errno));
         return NULL;
     }
     return load(c, id, !d->quoted);
@@ -439,8 +444,8 @@ static const ast_decl *plan_block(ck *c, const char *model)
         return block_for(c, c->main->ast, I_PLAN, model);
     int id = nd_read_file(c->ctx, c->opt->plan_path);
     if (!id) {
-        ck_say(c, (nd_loc){0, 0, 0}, "cannot read the plan `%s`",
-               c->opt->plan_path);
+        ck_say(c, (nd_loc){0, 0, 0}, "cannot read the plan `%s`: %s",
+               c->opt->plan_path, strerror(errno));
         return NULL;
     }
     ast_file *f = nd_parse(c->ctx, id);

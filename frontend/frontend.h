@@ -250,8 +250,8 @@ typedef struct nd_front_options {
 
 /* Parses and checks a file and what it uses. NULL after errors. */
 nd_module *nd_frontend(nd_ctx *c, int file, const nd_front_options *o);
-/* Reads a file into the context; 0 and no message if it cannot be read. A byte
- * order mark is dropped, and every line ends in "\n". */
+/* Reads a file into the context; 0, errno and no message if it cannot be read.
+ * A byte order mark is dropped, and every line ends in "\n". */
 int nd_read_file(nd_ctx *c, const char *path);
 /* The two halves of that: bytes as they are, and a file of the context. */
 bool nd_read_bytes(FILE *f, nd_buf *b);
