@@ -328,14 +328,15 @@ static ck_bind *group_new(ck *c, const ast_name name, const ck_axes *ax,
 }
 
 /* One side of the brackets: a lone name takes all axes, several one each. */
-static bool bind_side(ck *c, ast_expr *e, const char *fn,
+static bool bind_side(ck *c, const ast_items *given, const char *fn,
                       const ast_items *formal, const ck_axes *ax,
                       ck_scope *s)
 {
     int n = formal->n;
     if (n > 1 && n != ax->n) {
-        ck_error(c, e->a->brk->loc, "`%s` wants %d axes here, found %d", fn, n,
-                 ax->n);
+        nd_loc at = given->v[0].name.loc;
+        at.end = given->v[given->n - 1].name.loc.end;
+        ck_error(c, at, "`%s` wants %d axes here, found %d", fn, n, ax->n);
         ck_note(c, formal->v[0].name.loc, "`%s` is declared here", fn);
         return false;
     }
@@ -378,7 +379,7 @@ static bool bind_groups(ck *c, ast_expr *e, const ast_decl *fn, ast_brk *brk,
     if (!brk)
         return true;
     if (!read_side(c, brk->left, fn->brk->left, &left) ||
-        !bind_side(c, e, name, fn->brk->left, &left, s))
+        !bind_side(c, brk->left, name, fn->brk->left, &left, s))
         return false;
     if (!brk->right)
         return true;
@@ -393,7 +394,7 @@ static bool bind_groups(ck *c, ast_expr *e, const ast_decl *fn, ast_brk *brk,
                 right.a[i] = y->copy;
                 break;
             }
-    return bind_side(c, e, name, fn->brk->right, &right, s);
+    return bind_side(c, brk->right, name, fn->brk->right, &right, s);
 }
 
 /* On return the fresh axes get their own names back. */

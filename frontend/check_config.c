@@ -40,7 +40,9 @@ bool ck_cfg_num(ck *c, ast_expr *e, double *out)
     if (v.kind == VAL_BAD)
         return false;
     if (v.kind != VAL_CONST || v.dtype == ND_BOOL) {
-        ck_error(c, e->loc, "a number is expected here");
+        ck_error(c, e->loc, v.kind == VAL_TENSOR
+                     ? "a compile-time number is expected here"
+                     : "a number is expected here");
         return false;
     }
     if (!(fabs(v.f) <= FLT_MAX)) {

@@ -515,12 +515,26 @@ static const char *near_word(ast_parser *p, const char *name,
     return near ? nd_fmt(A, "; did you mean `%s`?", near) : "";
 }
 
+static bool compares(yysymbol_kind_t got)
+{
+    const char *n = yysymbol_name(got);
+    return (got >= YYSYMBOL_LE && got <= YYSYMBOL_NE) ||
+           !strcmp(n, "'<'") || !strcmp(n, "'>'");
+}
+
 /* What the mistake probably is, or "". */
 static const char *advice(ast_parser *p, yysymbol_kind_t got, nd_loc at,
                           const yysymbol_kind_t *want, int n, bool names)
 {
     const char *text = p->ctx->files.v[at.file - 1].text + at.begin;
+    bool ends = false;               /* may the statement end here? */
     nd_loc open;
+    for (int i = 0; i < n; i++)
+        ends |= want[i] == YYSYMBOL_NL;
+    if (ends && (got == YYSYMBOL_AS || got == YYSYMBOL_LIKE))
+        return nd_fmt(A, "; `%s` follows a call", yysymbol_name(got));
+    if (ends && compares(got))
+        return "; comparisons do not chain: 0 < x and x < 1";
     if (got == YYSYMBOL_NL && n == 1 && yysymbol_name(want[0])[1] == '{')
         return " on the same line";
     if (got == YYSYMBOL_NAME && !names)
