@@ -55,8 +55,8 @@ static void put_parameters(cg *g, nd_buf *b)
     int64_t n = 0;
     for (int i = 0; i < g->m->params.n; i++)
         n += nd_numel(&g->m->params.v[i]->value->type);
-    nd_putf(b, " *   parameters    %lld in %d tensors\n", (long long)n,
-            g->m->params.n);
+    nd_putf(b, " *   parameters    %lld in %d tensor%s\n", (long long)n,
+            g->m->params.n, g->m->params.n == 1 ? "" : "s");
 }
 
 static void put_memory(cg *g, nd_buf *b)

@@ -5,6 +5,7 @@
  */
 #include "frontend.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -47,7 +48,9 @@ int nd_read_file(nd_ctx *c, const char *path)
     if (!f)
         return 0;
     bool ok = nd_read_bytes(f, &b);
+    int why = errno;
     fclose(f);
+    errno = why;
     return ok ? nd_add_bytes(c, path, &b) : 0;
 }
 
@@ -145,7 +148,9 @@ static ck_file *use(ck *c, const ck_file *by, const ast_decl *d)
                                       strlen(nd_lib_nn))
              : c->opt->sealed ? 0 : nd_read_file(c->ctx, path);
     if (!id) {
-        ck_say(c, d->name.loc, "cannot read `%s`", path);
+        ck_say(c, d->name.loc, c->opt->sealed ? "cannot read `%s`"
+                                              : "cannot read `%s`: %s", path,
+               strerror(errno));
         return NULL;
     }
     return load(c, id, !d->quoted);
@@ -304,14 +309,15 @@ static bool declare_input(ck *c, const ast_par *p)
 
 static void set_loss(ck *c, const ast_decl *d, ck_val v)
 {
+    nd_loc at = d->body->n ? d->body->v[d->body->n - 1]->loc : d->loc;
     if (v.kind == VAL_TUPLE) {
-        ck_say(c, d->loc, "a model returns its loss alone, `%s` "
-               "returns %d values", d->name.s, v.n);
+        ck_say(c, at, "a model returns its loss alone, `%s` returns %d values",
+               d->name.s, v.n);
         return;
     }
     if (v.kind == VAL_CONST || v.kind == VAL_TENSOR) {
+        ck_at(c, at);
         nd_value *x = ck_strong(c, v, ND_F32);
-        nd_loc at = d->body->v[d->body->n - 1]->loc;
         if (x && x->type.rank) {
             ck_say(c, at, "the loss is a scalar, this is %s; take a "
                    "mean over its axes", ck_type(c, &x->type));
@@ -438,8 +444,8 @@ static const ast_decl *plan_block(ck *c, const char *model)
         return block_for(c, c->main->ast, I_PLAN, model);
     int id = nd_read_file(c->ctx, c->opt->plan_path);
     if (!id) {
-        ck_say(c, nd_nowhere, "cannot read the plan `%s`",
-               c->opt->plan_path);
+        ck_say(c, nd_nowhere, "cannot read the plan `%s`: %s",
+               c->opt->plan_path, strerror(errno));
         return NULL;
     }
     ast_file *f = nd_parse(c->ctx, id);

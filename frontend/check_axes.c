@@ -43,6 +43,24 @@ static void note_gone(ck *c, nd_axis *a, ck_val x)
         }
 }
 
+/* An `axis` of a body that has the name of another one. */
+static void note_namesake(ck *c, const nd_axis *a, ck_val x)
+{
+    const nd_loc *p = &a->loc;
+    for (int i = 0; x.kind == VAL_TENSOR && i < x.v->type.rank; i++) {
+        const nd_loc *q = &x.v->type.axis[i]->loc;
+        uint32_t n = p->end - p->begin;
+        if (!p->file || !q->file || n != q->end - q->begin ||
+            (p->file == q->file && p->begin == q->begin) ||
+            memcmp(c->ctx->files.v[p->file - 1].text + p->begin,
+                   c->ctx->files.v[q->file - 1].text + q->begin, n))
+            continue;
+        ck_note(c, *p, "`%s` is another axis of that name, declared here",
+                a->name);
+        return;
+    }
+}
+
 void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x)
 {
     const char *label;
@@ -55,6 +73,11 @@ void ck_missing(ck *c, nd_axis *a, nd_loc at, ck_bind *src, ck_val x)
     if (x.kind == VAL_TENSOR && x.v->type.rank)
         ck_note(c, nd_nowhere, "it is %s",
                 ck_type(c, &x.v->type));
+    else if (x.kind == VAL_TENSOR && x.weak && c->nrep)
+        ck_note(c, c->rep[c->nrep - 1]->loc, "it enters this `repeat` as a "
+                "scalar; begin with one that has the axis: 0.0 * index[%s]",
+                a->name);
+    note_namesake(c, a, x);
     note_gone(c, a, x);
 }
 

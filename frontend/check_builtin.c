@@ -60,6 +60,8 @@ static bool read_index(ck *c, ck_val x, const ast_item *it, entry *out)
                  nd_dtype_name(ck_dtype(i)));
         return false;
     }
+    if (i.kind == VAL_CONST && ck_any_unsized(c, 1, &a))
+        return false;
     if (i.kind == VAL_CONST && (i.i < 0 || i.i >= a->size)) {
         ck_error(c, it->lo->loc, "%lld is outside the axis `%s` of size %lld",
                  (long long)i.i, a->name, (long long)a->size);
@@ -196,13 +198,15 @@ static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
 {
     ck_axes from, to;
     if (!brk || !brk->right) {
-        ck_error(c, e->oploc, "`rename` is written rename[a -> b](x)");
+        ck_error(c, e->oploc, "%s: `rename` is written rename[a -> b](x)",
+                 brk ? "the arrow is missing" : "the axes are missing");
         return ck_bad();
     }
     if (!ck_bracket(c, brk->left, &from) || !ck_bracket(c, brk->right, &to))
         return ck_bad();
     if (from.n != to.n) {
-        ck_error(c, brk->loc, "rename of %d axes to %d", from.n, to.n);
+        ck_error(c, brk->loc, "rename of %d %s to %d", from.n,
+                 from.n == 1 ? "axis" : "axes", to.n);
         return ck_bad();
     }
     ck_val x = one_arg(c, e, "rename");
@@ -212,8 +216,10 @@ static ck_val rename_axes(ck *c, ast_expr *e, ast_brk *brk)
         return ck_bad();
     for (int k = 0; k < from.n; k++) {
         nd_axis *a = from.a[k], *b = to.a[k];
+        if (ck_any_unsized(c, 1, &a) || ck_any_unsized(c, 1, &b))
+            return ck_bad();
         if (a->size != b->size) {
-            ck_error(c, to.at[k], "`%s` has %lld positions, `%s` has %lld",
+            ck_error(c, to.at[k], "`%s` has the size %lld, `%s` has %lld",
                      a->name, (long long)a->size, b->name,
                      (long long)b->size);
             ck_note(c, a->loc, "`%s` is declared here", a->name);

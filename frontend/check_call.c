@@ -14,12 +14,12 @@
 
 /* ---- instance names ------------------------------------------------------ */
 
-static bool child_taken(const ck_scope *s, const char *name)
+static const ck_child *child(const ck_scope *s, const char *name)
 {
     for (int i = 0; i < s->children.n; i++)
         if (!strcmp(s->children.v[i].name, name))
-            return true;
-    return false;
+            return &s->children.v[i];
+    return NULL;
 }
 
 static const char *join(ck *c, const char *path, const char *name)
@@ -27,20 +27,28 @@ static const char *join(ck *c, const char *path, const char *name)
     return *path ? nd_fmt(c->ctx->arena, "%s.%s", path, name) : name;
 }
 
-/* The instance path of a call: `as`, or the function's name, then _2, _3. */
+/* The instance path of a call: `as`, or the function's name, then _2, _3. NULL
+ * where an instance has the name of this `as`. */
 const char *ck_instance(ck *c, ast_expr *e, const char *fn)
 {
     ck_scope *s = c->f->scope;
     const char *name = e->as.s ? e->as.s : fn;
+    const ck_child *first = e->as.s ? child(s, e->as.s) : NULL;
     int k = 1;
+    if (first) {
+        ck_error(c, e->as.loc, "a second instance `%s`; to share the first "
+                 "one's parameters write `like %s`", name, name);
+        ck_note(c, first->at, "the first one is here");
+        return NULL;
+    }
     for (int i = s->children.n - 1; i >= 0 && !e->as.s && k == 1; i--)
         if (!strcmp(s->children.v[i].fn, fn))
             k = s->children.v[i].number + 1;
     if (k > 1)
         name = nd_fmt(c->ctx->arena, "%s_%d", fn, k);
-    while (!e->as.s && child_taken(s, name))
+    while (!e->as.s && child(s, name))
         name = nd_fmt(c->ctx->arena, "%s_%d", fn, ++k);
-    ck_child ch = {name, e->as.s ? "" : fn, k};
+    ck_child ch = {name, e->as.s ? "" : fn, k, e->as.s ? e->as.loc : e->loc};
     ND_PUSH(c->ctx->arena, &s->children, ch);
     return join(c, s->path, name);
 }
@@ -48,7 +56,7 @@ const char *ck_instance(ck *c, ast_expr *e, const char *fn)
 static const char *shared_instance(ck *c, ast_name like)
 {
     for (ck_scope *s = c->f->scope; s; s = s->up)
-        if (child_taken(s, like.s))
+        if (child(s, like.s))
             return join(c, s->path, like.s);
     ck_unknown(c, like.loc, "instance", like.s);
     return NULL;
@@ -148,14 +156,28 @@ static nd_value *seen_here(ck *c, const nd_param *p)
     return left ? NULL : v;
 }
 
-static bool same_axes(const ck_axes *x, const ck_axes *y)
+/* One axis, or one `axis` of the body, which exists anew in every call. */
+static bool same_axis(const nd_axis *x, const nd_axis *y)
 {
-    if (x->n != y->n)
-        return false;
-    for (int i = 0; i < x->n; i++)
-        if (x->a[i] != y->a[i])
-            return false;
-    return true;
+    return x == y || (x->size == y->size && x->loc.file == y->loc.file &&
+                      x->loc.begin == y->loc.begin);
+}
+
+/* A parameter on the axes of the call that shares it; NULL if they differ. */
+static nd_value *on_axes(ck *c, nd_value *v, const ck_axes *from,
+                         const ck_axes *to)
+{
+    if (from->n != to->n)
+        return NULL;
+    for (int i = 0; v && i < to->n; i++) {
+        nd_axis *x = from->a[i], *y = to->a[i];
+        if (x == y)
+            continue;
+        if (!same_axis(x, y) || nd_axis_at(&v->type, y) >= 0)
+            return NULL;
+        v = nd_rename(&c->b, v, x, y);
+    }
+    return v;
 }
 
 /* "`blocks` and `layers`" */
@@ -176,21 +198,22 @@ static void share(ck *c, ck_var *v, const char *path)
         ck_param *q = &c->params.v[i];
         if (strcmp(q->path, path))
             continue;
-        if (!same_axes(&q->left, &v->left) ||
-            !same_axes(&q->right, &v->right)) {
-            ck_error(c, v->loc, "shared parameter `%s` has other axes here",
+        nd_value *here = seen_here(c, q->p);
+        if (!here) {
+            ck_error(c, v->loc, "`%s` is a parameter of another `repeat`",
                      path);
-            ck_note(c, q->loc, "`%s` is made here", path);
+            ck_note(c, q->loc, "it is made here, once for each %s",
+                    layers(c, q->p));
             return;
         }
-        nd_value *here = seen_here(c, q->p);
+        here = on_axes(c, here, &q->left, &v->left);
+        here = here ? on_axes(c, here, &q->right, &v->right) : NULL;
         if (here) {
             v->val = ck_tensor(here);
             return;
         }
-        ck_error(c, v->loc, "`%s` is a parameter of another `repeat`", path);
-        ck_note(c, q->loc, "it is made here, once for each %s",
-                layers(c, q->p));
+        ck_error(c, v->loc, "shared parameter `%s` has other axes here", path);
+        ck_note(c, q->loc, "`%s` is made here", path);
         return;
     }
     if (!c->ctx->nerrors)            /* else it may lack it for that reason */
@@ -247,11 +270,8 @@ void ck_force(ck *c, ck_var *v)
             if (!strcmp(c->params.v[i].path, path))
                 dup = &c->params.v[i];
         if (dup) {
-            bool direct = dup->scope == v->scope;
-            ck_error(c, v->loc, direct
-                         ? "a second parameter `%s`; give it another name"
-                         : "a second parameter `%s`; name the instance with "
-                           "`as`", path);
+            ck_error(c, v->loc, "a second parameter `%s`; give it another "
+                     "name", path);
             ck_note(c, dup->loc, "the first one is made here");
             v->val = ck_tensor(dup->v);
         } else {
@@ -308,14 +328,15 @@ static ck_bind *group_new(ck *c, const ast_name name, const ck_axes *ax,
 }
 
 /* One side of the brackets: a lone name takes all axes, several one each. */
-static bool bind_side(ck *c, ast_expr *e, const char *fn,
+static bool bind_side(ck *c, const ast_items *given, const char *fn,
                       const ast_items *formal, const ck_axes *ax,
                       ck_scope *s)
 {
     int n = formal->n;
     if (n > 1 && n != ax->n) {
-        ck_error(c, e->a->brk->loc, "`%s` wants %d axes here, found %d", fn, n,
-                 ax->n);
+        nd_loc at = given->v[0].name.loc;
+        at.end = given->v[given->n - 1].name.loc.end;
+        ck_error(c, at, "`%s` wants %d axes here, found %d", fn, n, ax->n);
         ck_note(c, formal->v[0].name.loc, "`%s` is declared here", fn);
         return false;
     }
@@ -358,7 +379,7 @@ static bool bind_groups(ck *c, ast_expr *e, const ast_decl *fn, ast_brk *brk,
     if (!brk)
         return true;
     if (!read_side(c, brk->left, fn->brk->left, &left) ||
-        !bind_side(c, e, name, fn->brk->left, &left, s))
+        !bind_side(c, brk->left, name, fn->brk->left, &left, s))
         return false;
     if (!brk->right)
         return true;
@@ -373,7 +394,7 @@ static bool bind_groups(ck *c, ast_expr *e, const ast_decl *fn, ast_brk *brk,
                 right.a[i] = y->copy;
                 break;
             }
-    return bind_side(c, e, name, fn->brk->right, &right, s);
+    return bind_side(c, brk->right, name, fn->brk->right, &right, s);
 }
 
 /* On return the fresh axes get their own names back. */

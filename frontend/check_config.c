@@ -19,7 +19,7 @@ static const char *hint(ck *c, const char *name, const char *const *cand,
     nd_buf b = {c->ctx->arena, NULL, 0, 0};
     if (near)
         return nd_fmt(c->ctx->arena, "; did you mean `%s`?", near);
-    nd_put(&b, n ? "; there is " : "");
+    nd_put(&b, n > 1 ? "; there are " : n ? "; there is " : "");
     for (int i = 0; i < n; i++)
         nd_putf(&b, "%s`%s`", !i ? "" : i + 1 < n ? ", " : " and ", cand[i]);
     return b.s;
@@ -40,7 +40,9 @@ bool ck_cfg_num(ck *c, ast_expr *e, double *out)
     if (v.kind == VAL_BAD)
         return false;
     if (v.kind != VAL_CONST || v.dtype == ND_BOOL) {
-        ck_error(c, e->loc, "a number is expected here");
+        ck_error(c, e->loc, v.kind == VAL_TENSOR
+                     ? "a compile-time number is expected here"
+                     : "a number is expected here");
         return false;
     }
     if (!(fabs(v.f) <= FLT_MAX)) {
@@ -101,6 +103,7 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
                  const char *const *names, int n, ast_expr **out)
 {
     int next = 0;
+    bool ok = true;
     memset(out, 0, sizeof *out * (size_t)n);
     for (int i = 0; args && i < args->n; i++) {
         const ast_arg *a = &args->v[i];
@@ -112,7 +115,8 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
                 ck_say(c, a->name.loc, "`%s` has no %s `%s`%s", what,
                        strcmp(what, "train") ? "argument" : "entry",
                        a->name.s, hint(c, a->name.s, names, n));
-                return false;
+                ok = false;
+                continue;
             }
         } else if (k >= n) {
             ck_error(c, a->e->loc, "`%s` takes %d argument%s", what, n,
@@ -125,11 +129,12 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
             ck_error(c, a->name.s ? a->name.loc : a->e->loc,
                      "`%s` is given twice", names[k]);
             ck_note(c, out[k]->loc, "the first one is here");
-            return false;
+            ok = false;
+            continue;
         }
         out[k] = a->e;
     }
-    return true;
+    return ok;
 }
 
 /* The name of `name` or `name(...)`, or NULL. */

@@ -150,13 +150,8 @@ void ck_outer_warning(ck *c, nd_loc at, ck_val x, ck_val y)
         return;
     nd_axis *a = lacks(&y.v->type, &x.v->type);
     nd_axis *b = lacks(&x.v->type, &y.v->type);
-    if (!a || !b)
+    if (!a || !b || !ck_warn_once(c, at))
         return;
-    for (int i = 0; i < c->warned.n; i++)
-        if (c->warned.v[i].file == at.file &&
-            c->warned.v[i].begin == at.begin)
-            return;
-    ND_PUSH(c->ctx->arena, &c->warned, at);
     nd_warning(c->ctx, at,
                "only the left operand has `%s`, only the right one `%s`: is "
                "this outer form meant?", a->name, b->name);

@@ -80,6 +80,15 @@ void ck_note(ck *c, nd_loc at, const char *fmt, ...)
     va_end(ap);
 }
 
+bool ck_warn_once(ck *c, nd_loc at)
+{
+    for (int i = 0; i < c->warned.n; i++)
+        if (c->warned.v[i].file == at.file && c->warned.v[i].begin == at.begin)
+            return false;
+    ND_PUSH(c->ctx->arena, &c->warned, at);
+    return true;
+}
+
 void ck_later(ck *c, nd_loc at, const char *what)
 {
     ck_error(c, at, "%s: not supported yet", what);
@@ -283,6 +292,16 @@ bool ck_count(int n, nd_axis *const *axis, int64_t *out)
     return true;
 }
 
+/* Nothing is said about the size of an axis whose own size is an error. */
+bool ck_any_unsized(const ck *c, int n, nd_axis *const *axis)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < c->unsized.n; k++)
+            if (c->unsized.v[k] == axis[i])
+                return true;
+    return false;
+}
+
 static bool too_large(ck *c, ast_expr *e)
 {
     ck_error(c, e->loc, "this integer does not fit in 64 bits");
@@ -294,6 +313,8 @@ static bool size_of_name(ck *c, ast_expr *e, int64_t *out)
     ck_val v;
     ck_var *var = ck_find_var(c, e->str);
     ck_bind *b = var ? NULL : ck_find_bind(c, e->str);
+    if (b && ck_any_unsized(c, b->n, b->axis))
+        return false;
     if (b)
         return ck_count(b->n, b->axis, out) || too_large(c, e);
     if (var)
@@ -380,12 +401,11 @@ ck_bind *ck_declare_axis(ck *c, ast_name name, ast_expr *e, ck_bind **list)
     ck_bind *b = ND_NEW(ar, ck_bind), *same = NULL;
     int64_t size;
     bool set = !c->f->fn && overridden(c, c->f->file, name.s, &size);
-    if (!set && !ck_axis_size(c, e, &size))
-        size = 1;
-    else if (size < 1 || size > INT32_MAX) {
+    bool sized = set || ck_axis_size(c, e, &size);
+    if (sized && (size < 1 || size > INT32_MAX)) {
         ck_error(c, name.loc, "the axis `%s` has size %lld; sizes are 1 to "
                  "2147483647", name.s, (long long)size);
-        size = 1;
+        sized = false;
     }
     if (e->kind == E_NAME && !ck_find_var(c, e->str))
         same = ck_find_bind(c, e->str);
@@ -393,7 +413,9 @@ ck_bind *ck_declare_axis(ck *c, ast_name name, ast_expr *e, ck_bind **list)
     b->loc = name.loc;
     b->n = 1;
     b->axis = ND_NEW(ar, nd_axis *);
-    b->axis[0] = nd_axis_new(c->m, name.s, size, name.loc);
+    b->axis[0] = nd_axis_new(c->m, name.s, sized ? size : 1, name.loc);
+    if (!sized)
+        ND_PUSH(ar, &c->unsized, b->axis[0]);
     if (same && same->n == 1)
         b->axis[0]->like = same->axis[0];
     b->next = *list;
@@ -499,6 +521,23 @@ static bool in_library(ck *c, const char *name)
     return strstr(nd_lib_nn, a) || strstr(nd_lib_nn, b);
 }
 
+/* A name that one function does not know is one error, however often it reads
+ * it. */
+static bool asked_before(ck *c, const char *what, const char *name)
+{
+    ck_asked q = {c->f->file, c->f->fn, what, name};
+    for (int i = 0; i < c->asked.n; i++) {
+        const ck_asked *p = &c->asked.v[i];
+        if (p->file == q.file && p->fn == q.fn && p->fn &&
+            !strcmp(p->what, what) && !strcmp(p->name, name)) {
+            c->quiet = true;
+            return true;
+        }
+    }
+    ND_PUSH(c->ctx->arena, &c->asked, q);
+    return false;
+}
+
 void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
 {
     names v = {0};
@@ -523,6 +562,8 @@ void ck_unknown(ck *c, nd_loc at, const char *what, const char *name)
         ck_error(c, at, "`%s` is an axis, not a function", name);
         return;
     }
+    if (asked_before(c, what, name))
+        return;
     candidates(c, &v, what);
     const char *near = nd_nearest(name, v.v, v.n);
     if (!strcmp(what, "function") && in_library(c, name))

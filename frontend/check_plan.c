@@ -223,8 +223,8 @@ static void stages(ck *c, ast_expr *e)
     }
     int n = e->args->n;
     if (n != want) {
-        ck_error(c, e->loc, "%d stages for a mesh axis of %lld ranks", n,
-                 (long long)want);
+        ck_error(c, e->loc, "%d stage%s for a mesh axis of size %lld", n,
+                 n == 1 ? "" : "s", (long long)want);
         return;
     }
     p->stages_given = ND_NEWN(c->ctx->arena, int, n);
@@ -427,9 +427,9 @@ static void clamp_microbatches(ck *c)
                                  r ? r->mesh : (nd_cut){0});
     if (p->microbatches > rows) {
         nd_perf(c->ctx, p->micro_loc.file ? p->micro_loc : p->pipe_loc,
-                "%d microbatches, but a rank holds %lld rows of `%s`: using "
-                "%lld", p->microbatches, (long long)rows, s->name,
-                (long long)rows);
+                "%d microbatches, but a rank holds %lld row%s of `%s`: using "
+                "%lld", p->microbatches, (long long)rows, rows == 1 ? "" : "s",
+                s->name, (long long)rows);
         p->microbatches = (int)rows;
     }
 }

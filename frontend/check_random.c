@@ -54,7 +54,8 @@ ck_val ck_dropout(ck *c, ast_expr *e)
     }
     ck_val x = ck_expr(c, slot[0]);
     const char *path = ck_instance(c, e, "dropout");
-    if (!ck_is_value(c, slot[0]->loc, x) || !ck_cfg_num(c, slot[1], &p))
+    if (!path || !ck_is_value(c, slot[0]->loc, x) ||
+        !ck_cfg_num(c, slot[1], &p))
         return ck_bad();
     if (!(p >= 0 && p < 1)) {
         ck_error(c, slot[1]->loc, "a dropout probability is in [0, 1)");

@@ -15,10 +15,31 @@
 
 /* ---- reading calls ------------------------------------------------------- */
 
-/* `form` is how the call is written. */
+/* `form` is how the call is written; what is wrong is said where the brackets
+ * tell. */
 static bool bad_form(ck *c, const ast_expr *e, const char *form)
 {
-    ck_error(c, e->loc, "this is written %s", form);
+    const ast_brk *brk = e->kind == E_INDEX ? e->brk
+                         : e->a->kind == E_INDEX ? e->a->brk : NULL;
+    bool arrow = strstr(form, "->") != NULL;
+    const char *why = !brk ? "the axes are missing: "
+                      : arrow && !brk->right ? "the arrow is missing: "
+                      : !arrow && brk->right ? "there is no arrow here: " : "";
+    ck_error(c, e->loc, "%sthis is written %s", why, form);
+    return false;
+}
+
+/* "3 values", "1 axis" */
+static const char *count(ck *c, int n, const char *one, const char *many)
+{
+    return nd_fmt(c->ctx->arena, "%d %s", n, n == 1 ? one : many);
+}
+
+static bool bad_side(ck *c, const ast_expr *e, const char *form, int n,
+                     const char *side)
+{
+    ck_error(c, e->a->brk->loc, "%s %s of the arrow: this is written %s",
+             count(c, n, "axis", "axes"), side, form);
     return false;
 }
 
@@ -26,7 +47,12 @@ static bool bad_form(ck *c, const ast_expr *e, const char *form)
 static bool tensor_arg(ck *c, ast_expr *e, const ck_axes *ax, const char *form,
                        ck_val *x)
 {
-    if (e->args->n != 1 || e->args->v[0].name.s)
+    if (e->args->n != 1) {
+        ck_error(c, e->loc, "%s: this is written %s",
+                 count(c, e->args->n, "value", "values"), form);
+        return false;
+    }
+    if (e->args->v[0].name.s)
         return bad_form(c, e, form);
     *x = ck_expr(c, e->args->v[0].e);
     if (!ck_is_value(c, e->args->v[0].e->loc, *x) || !ck_has_axes(c, *x, ax))
@@ -61,9 +87,10 @@ static bool two_sides(ck *c, ast_expr *e, ast_brk *brk, int nfrom, int nto,
         return bad_form(c, e, form);
     if (!ck_bracket(c, brk->left, from) || !ck_bracket(c, brk->right, to))
         return false;
-    if ((nfrom && from->n != nfrom) || (nto && to->n != nto) || !from->n ||
-        !to->n)
-        return bad_form(c, e, form);
+    if (!from->n || (nfrom && from->n != nfrom))
+        return bad_side(c, e, form, from->n, "left");
+    if (!to->n || (nto && to->n != nto))
+        return bad_side(c, e, form, to->n, "right");
     return true;
 }
 
@@ -113,7 +140,9 @@ static bool sizes_agree(ck *c, nd_loc at, nd_axis *whole, const ck_axes *part)
     int64_t n;
     if (ck_count(part->n, part->a, &n) && n == whole->size)
         return true;
-    ck_error(c, at, "`%s` has %lld positions, its parts have %lld",
+    if (ck_any_unsized(c, 1, &whole) || ck_any_unsized(c, part->n, part->a))
+        return false;
+    ck_error(c, at, "`%s` has the size %lld, its parts have %lld",
              whole->name, (long long)whole->size, (long long)n);
     ck_note(c, whole->loc, "`%s` is declared here", whole->name);
     for (int i = 0; i < part->n; i++)
@@ -210,14 +239,18 @@ static ck_val stack_values(ck *c, ast_expr *e, ast_brk *brk)
     static const char form[] = "stack[a](x, y, ...)";
     ck_axes ax;
     int n = e->args->n;
-    if (!one_side(c, e, brk, form, &ax) || ax.n != 1 || !n) {
-        if (brk && !brk->right)
-            bad_form(c, e, form);
+    if (!one_side(c, e, brk, form, &ax))
+        return ck_bad();
+    if (ax.n != 1 || !n) {
+        bad_form(c, e, form);
         return ck_bad();
     }
+    if (ck_any_unsized(c, 1, ax.a))
+        return ck_bad();
     if (ax.a[0]->size != n) {
-        ck_error(c, e->loc, "`%s` has %lld positions, here are %d values",
-                 ax.a[0]->name, (long long)ax.a[0]->size, n);
+        ck_error(c, e->loc, "`%s` has the size %lld, here %s %s",
+                 ax.a[0]->name, (long long)ax.a[0]->size,
+                 n == 1 ? "is" : "are", count(c, n, "value", "values"));
         ck_note(c, ax.a[0]->loc, "`%s` is declared here", ax.a[0]->name);
         return ck_bad();
     }
@@ -273,7 +306,9 @@ static bool concat_fits(ck *c, ast_expr *e, nd_axis *const *from, int n,
     }
     if (sum == to->size)
         return true;
-    ck_error(c, e->a->brk->loc, "`%s` has %lld positions, its parts have %lld",
+    if (ck_any_unsized(c, 1, &to) || ck_any_unsized(c, n, from))
+        return false;
+    ck_error(c, e->a->brk->loc, "`%s` has the size %lld, its parts have %lld",
              to->name, (long long)to->size, (long long)sum);
     ck_note(c, to->loc, "`%s` is declared here", to->name);
     return false;
@@ -286,8 +321,14 @@ static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
     ck_axes to;
     int n = e->args->n;
     nd_axis **from = ND_NEWN(c->ctx->arena, nd_axis *, n + 1);
-    if (!brk || !brk->right || brk->left->n != n) {
+    if (!brk || !brk->right) {
         bad_form(c, e, form);
+        return ck_bad();
+    }
+    if (brk->left->n != n) {
+        ck_error(c, e->loc, "%s left of the arrow for %s: this is written %s",
+                 count(c, brk->left->n, "axis", "axes"),
+                 count(c, n, "value", "values"), form);
         return ck_bad();
     }
     ck_val *x = ND_NEWN(c->ctx->arena, ck_val, n);
@@ -295,7 +336,7 @@ static ck_val concat_values(ck *c, ast_expr *e, ast_brk *brk)
         !ck_bracket(c, brk->right, &to))
         return ck_bad();
     if (to.n != 1) {
-        bad_form(c, e, form);
+        bad_side(c, e, form, to.n, "right");
         return ck_bad();
     }
     nd_dtype t;
@@ -395,6 +436,8 @@ static ck_val slice_one(ck *c, ast_expr *e, ck_val x, ast_name from,
     }
     if (!ck_has_axes(c, x, &a) || !lacks_axis(c, to->name.loc, x, b.a[0]))
         return ck_bad();
+    if (ck_any_unsized(c, 1, a.a) || ck_any_unsized(c, 1, b.a))
+        return ck_bad();
     if (lo < 0 || hi > a.a[0]->size || lo > hi) {
         ck_error(c, to->lo->loc, "%lld..%lld is not inside the axis `%s` of "
                  "size %lld", (long long)lo, (long long)hi, a.a[0]->name,
@@ -402,7 +445,7 @@ static ck_val slice_one(ck *c, ast_expr *e, ck_val x, ast_name from,
         return ck_bad();
     }
     if (hi - lo != b.a[0]->size) {
-        ck_error(c, to->name.loc, "`%s` has %lld positions, %lld..%lld are "
+        ck_error(c, to->name.loc, "`%s` has the size %lld, %lld..%lld has "
                  "%lld", b.a[0]->name, (long long)b.a[0]->size, (long long)lo,
                  (long long)hi, (long long)(hi - lo));
         ck_note(c, b.a[0]->loc, "`%s` is declared here", b.a[0]->name);
@@ -505,6 +548,8 @@ static ck_val top_of(ck *c, ast_expr *e, ast_brk *brk)
         !lacks_axis(c, to.at[0], x, to.a[0]) || !room_for(c, e->loc, x, 1))
         return ck_bad();
     nd_axis *a = from.a[0], *slot = to.a[0];
+    if (ck_any_unsized(c, 1, &a) || ck_any_unsized(c, 1, &slot))
+        return ck_bad();
     if (slot->size > a->size) {
         ck_error(c, to.at[0], "the %lld largest of %lld along `%s`",
                  (long long)slot->size, (long long)a->size, a->name);

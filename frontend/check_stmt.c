@@ -10,9 +10,19 @@
  */
 #include "frontend.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- assignment ---------------------------------------------------------- */
+
+/* A name that is assigned again before it was read: say so once. */
+static void warn_replaced(ck *c, const ck_var *v, nd_loc again)
+{
+    if (!v->param || c->f->file->lib || !ck_warn_once(c, v->loc))
+        return;
+    nd_warning(c->ctx, v->loc, "the parameter `%s` is never used", v->name);
+    nd_note(c->ctx, again, "`%s` is assigned again here", v->name);
+}
 
 /* True when `name` may stand for a value in this frame. */
 static bool free_of_axes(ck *c, ast_name name)
@@ -34,9 +44,10 @@ ck_var *ck_assign(ck *c, ast_name name, ck_val v, bool let)
         ck_note(c, var->loc, "it is defined here");
         return NULL;
     }
+    bool ok = var || free_of_axes(c, name);
+    if (var)
+        warn_replaced(c, var, name.loc);
     if (!var) {
-        if (!free_of_axes(c, name))
-            return NULL;
         var = ND_NEW(c->ctx->arena, ck_var);
         var->name = name.s;
         var->scope = c->f->scope;
@@ -44,10 +55,10 @@ ck_var *ck_assign(ck *c, ast_name name, ck_val v, bool let)
         c->f->scope->vars = var;
     }
     var->loc = name.loc;
-    var->val = v;
+    var->val = ok ? v : ck_bad();    /* one error is enough */
     var->let = let;
     var->param = NULL;
-    return var;
+    return ok ? var : NULL;
 }
 
 static void declare_param(ck *c, const ast_stmt *s)
@@ -214,9 +225,52 @@ typedef struct carried {
 } carried;
 typedef ND_VEC(carried) carrieds;
 
+/* The messages of one evaluation of a body: what is said of types that are not
+ * the last ones is dropped. */
+typedef struct held_text {
+    nd_severity sev;
+    const char *text;
+} held_text;
+
+typedef struct held {
+    ck *c;
+    void (*sink)(void *user, nd_severity, const char *text);
+    void *sink_user;
+    ND_VEC(held_text) v;
+} held;
+
+static void hold(void *user, nd_severity sev, const char *text)
+{
+    held *h = user;
+    held_text t = {sev, text};
+    ND_PUSH(h->c->ctx->arena, &h->v, t);
+}
+
+static held *hold_messages(ck *c)
+{
+    nd_ctx *x = c->ctx;
+    held *h = ND_NEW(x->arena, held);
+    *h = (held){.c = c, .sink = x->sink, .sink_user = x->sink_user};
+    x->sink = hold;
+    x->sink_user = h;
+    return h;
+}
+
+static void release(held *h, bool say)
+{
+    h->c->ctx->sink = h->sink;
+    h->c->ctx->sink_user = h->sink_user;
+    for (int i = 0; say && i < h->v.n; i++)
+        if (h->sink)
+            h->sink(h->sink_user, h->v.v[i].sev, h->v.v[i].text);
+        else
+            fputs(h->v.v[i].text, stderr);
+}
+
 /* What to take back when the body is evaluated again. */
 typedef struct mark {
     int step, ops, params, axes, id, mparams, copies, streams, children;
+    int warned, nwarnings;
     int nin[ND_MAX_REPEAT];          /* of the open repeats */
 } mark;
 
@@ -224,7 +278,8 @@ static mark take_mark(const ck *c)
 {
     mark k = {c->m->step->ops.n, c->b.block->ops.n, c->params.n,
               c->m->axes.n, c->m->next_id, c->m->params.n, c->copies.n,
-              c->streams.n, c->f->scope->children.n, {0}};
+              c->streams.n, c->f->scope->children.n, c->warned.n,
+              c->ctx->nwarnings, {0}};
     for (int i = 0; i < c->nrep; i++)
         k.nin[i] = c->rep[i]->nin;
     return k;
@@ -248,6 +303,8 @@ static void back_to(ck *c, const mark *k)
     c->copies.n = k->copies;
     c->streams.n = k->streams;
     c->f->scope->children.n = k->children;
+    c->warned.n = k->warned;
+    c->ctx->nwarnings = k->nwarnings;
 }
 
 static void find_carried(ck *c, const ast_stmts *body, carrieds *out)
@@ -381,6 +438,7 @@ static void repeat_body(ck *c, const ast_stmt *s, nd_axis *a, carrieds *cv,
         nd_op *r = open_repeat(c, a, cv);
         if (!r)
             break;
+        held *messages = hold_messages(c);
         ck_scope *in = ND_NEW(c->ctx->arena, ck_scope);
         in->up = c->f->scope;
         in->path = path;
@@ -400,6 +458,7 @@ static void repeat_body(ck *c, const ast_stmt *s, nd_axis *a, carrieds *cv,
         c->f->scope = in->up;
         c->b.block = outer;
         c->b.path = was;
+        release(messages, !ok || !grown);
         if (!ok)
             break;
         if (!grown)
@@ -450,7 +509,8 @@ static void repeat(ck *c, const ast_stmt *s)
         return;
     }
     const char *path = ck_instance(c, &e, s->names->v[0].s);
-    repeat_body(c, s, ax.a[0], &cv, path);
+    if (path)
+        repeat_body(c, s, ax.a[0], &cv, path);
 }
 
 /* ---- a body -------------------------------------------------------------- */
@@ -485,13 +545,9 @@ static void warn_unread(ck *c, const ast_stmts *body)
 {
     ck_scope *s = c->f->scope;
     for (ck_var *v = s->vars; v; v = v->next) {
-        bool said = !v->param || c->f->file->lib;
-        for (int i = 0; i < c->warned.n && !said; i++)
-            said = c->warned.v[i].file == v->loc.file &&
-                   c->warned.v[i].begin == v->loc.begin;
-        if (said || ast_reads(body, v->name))
+        if (!v->param || c->f->file->lib || ast_reads(body, v->name) ||
+            !ck_warn_once(c, v->loc))
             continue;
-        ND_PUSH(c->ctx->arena, &c->warned, v->loc);
         nd_warning(c->ctx, v->loc, "the parameter `%s` is never used",
                    v->name);
     }

@@ -447,8 +447,7 @@ void ck_train(ck *c, const ast_decl *d)
     if (!d)
         return;
     t->loc = d->loc;
-    if (!ck_cfg_args(c, "train", d->ents, names, N, slot))
-        return;
+    ck_cfg_args(c, "train", d->ents, names, N, slot);
     if (slot[DATA])
         data(c, slot[DATA], t);
     if (slot[OPTIMIZER])

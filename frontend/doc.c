@@ -8,6 +8,7 @@
 #include "frontend.h"
 #include "ndc.h"
 
+#include <errno.h>
 #include <string.h>
 
 typedef struct doc {
@@ -245,7 +246,8 @@ static bool load(doc *d, const char *path)
     int file = path ? nd_read_file(d->c, path)
                     : nd_add_file(d->c, "nn.nd", nd_lib_nn, strlen(nd_lib_nn));
     if (!file) {
-        nd_error(d->c, nd_nowhere, "cannot read `%s`", path);
+        nd_error(d->c, nd_nowhere, "cannot read `%s`: %s", path,
+                 strerror(errno));
         return false;
     }
     d->tree = nd_parse(d->c, file);

@@ -87,9 +87,12 @@ static bool read_source(const char *path, nd_buf *raw)
     if (!strcmp(path, "-"))
         return nd_read_bytes(stdin, raw);
     FILE *f = fopen(path, "rb");
-    bool ok = f && nd_read_bytes(f, raw);
-    if (f)
-        fclose(f);
+    if (!f)
+        return false;
+    bool ok = nd_read_bytes(f, raw);
+    int why = errno;
+    fclose(f);
+    errno = why;
     return ok;
 }
 
@@ -118,7 +121,7 @@ int ndc_fmt(const ndc_fmt_options *o)
     const char *name = strcmp(o->file, "-") ? o->file : "<stdin>";
     int rc = NDC_BAD_INPUT;
     if (!read_source(o->file, &raw)) {
-        nd_error(c, nd_nowhere, "cannot read `%s`", name);
+        nd_error(c, nd_nowhere, "cannot read `%s`: %s", name, strerror(errno));
     } else {
         int file = nd_add_bytes(c, name, &raw);
         ast_file *tree = nd_parse(c, file);

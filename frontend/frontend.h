@@ -183,6 +183,7 @@ typedef struct lexer {
     int held;                        /* token to hand out next, or 0 */
     const char *held_text;
     nd_loc held_loc;
+    bool recovering;                 /* from an error, to the next NL */
     bool stopped;                    /* gave up: end of file from here on */
 } lexer;
 
@@ -200,6 +201,8 @@ void lex_skip_block(lexer *lx);
 void lex_skip_brace(lexer *lx);
 /* Is a ( or [ from a line before `at` still open, and where? */
 bool lex_unclosed(const lexer *lx, nd_loc at, nd_loc *open);
+/* The innermost bracket that is open: 0 if none is. */
+char lex_open_bracket(const lexer *lx, nd_loc *open);
 
 /* NULL after errors. Never crashes, whatever the bytes. */
 ast_file *nd_parse(nd_ctx *c, int file);
@@ -247,8 +250,8 @@ typedef struct nd_front_options {
 
 /* Parses and checks a file and what it uses. NULL after errors. */
 nd_module *nd_frontend(nd_ctx *c, int file, const nd_front_options *o);
-/* Reads a file into the context; 0 and no message if it cannot be read. A byte
- * order mark is dropped, and every line ends in "\n". */
+/* Reads a file into the context; 0, errno and no message if it cannot be read.
+ * A byte order mark is dropped, and every line ends in "\n". */
 int nd_read_file(nd_ctx *c, const char *path);
 /* The two halves of that: bytes as they are, and a file of the context. */
 bool nd_read_bytes(FILE *f, nd_buf *b);
@@ -313,6 +316,7 @@ typedef struct ck_axes {             /* the axes in a bracket, spelled out */
 typedef struct ck_child {            /* an instance made in a scope */
     const char *name, *fn;
     int number;                      /* the k of fn_k, 1 for fn itself */
+    nd_loc at;                       /* where it is named, or called */
 } ck_child;
 
 typedef struct ck_scope ck_scope;
@@ -383,6 +387,12 @@ typedef struct ck_said {             /* an error that is out */
     const char *fmt;
 } ck_said;
 
+typedef struct ck_asked {            /* a name that nothing has */
+    const ck_file *file;
+    const ast_decl *fn;
+    const char *what, *name;
+} ck_asked;
+
 /* Bounds on what is evaluated, so that no input takes for ever. */
 enum {
     CK_MAX_DEPTH = 1500, CK_MAX_CALLS = 20000,
@@ -403,7 +413,9 @@ typedef struct ck {
     ND_VEC(ck_param) params;
     ND_VEC(ck_copy) copies;
     ND_VEC(nd_loc) warned;
+    ND_VEC(nd_axis *) unsized;       /* in error: they have the size 1 */
     ND_VEC(ck_said) said;
+    ND_VEC(ck_asked) asked;
     bool quiet;                      /* the last error was out already */
     bool huge;                       /* a value is too large: said once */
     ND_VEC(const char *) streams;
@@ -421,6 +433,8 @@ void ck_say(ck *c, nd_loc at, const char *fmt, ...)
 void ck_note(ck *c, nd_loc at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void ck_later(ck *c, nd_loc at, const char *what);   /* "not supported yet" */
+/* False where a warning about this place is out. */
+bool ck_warn_once(ck *c, nd_loc at);
 /* `at`, or inside the library the user's call. */
 nd_loc ck_place(const ck *c, nd_loc at);
 void ck_at(ck *c, nd_loc at);        /* where the next ops come from */
@@ -432,6 +446,7 @@ bool ck_find_let(ck *c, const char *name, ck_val *out);
 void ck_unknown(ck *c, nd_loc at, const char *what, const char *name);
 /* The product of the sizes; false if it does not fit in 64 bits. */
 bool ck_count(int n, nd_axis *const *axis, int64_t *out);
+bool ck_any_unsized(const ck *c, int n, nd_axis *const *axis);
 bool ck_axis_size(ck *c, ast_expr *e, int64_t *out);
 ck_bind *ck_declare_axis(ck *c, ast_name name, ast_expr *e, ck_bind **list);
 /* Spells out the axes of a bracket; false after an error. */

@@ -80,10 +80,40 @@ static bool in_parens(const lexer *lx)
     return lx->nest && lx->open[lx->nest - 1] != '{';
 }
 
+/* Skips to the end of `depth` blocks. */
+static void skip_braces(lexer *lx, int depth)
+{
+    YYSTYPE val;
+    nd_loc loc;
+    while (depth > 0 && !lx->stopped) {
+        int t = lex_raw(&val, &loc, lx);
+        if (t == YYEOF)
+            lx->stopped = true;
+        depth += t == '{' ? 1 : t == '}' ? -1 : 0;
+    }
+}
+
+/* Behind an error in a body, a block that follows on the line goes whole; else
+ * its `}` would end the body. */
+static void skip_inner_block(lexer *lx)
+{
+    int depth = 0;
+    for (int i = 0; i < lx->nest; i++)
+        depth += lx->open[i] == '{';
+    if (!lx->recovering || lx->last != '{' || depth < 2)
+        return;
+    skip_braces(lx, 1);
+    lx->nest--;
+    while (in_parens(lx))
+        lx->nest--;
+    lx->last = '}';
+}
+
 int yylex(YYSTYPE *val, nd_loc *loc, ast_parser *p)
 {
     lexer *lx = p->lex;
     int t;
+    skip_inner_block(lx);
     if (lx->held) {
         t = lx->held;
         lx->held = 0;
@@ -106,6 +136,7 @@ int yylex(YYSTYPE *val, nd_loc *loc, ast_parser *p)
     track(lx, t, *loc);
     if (lx->stopped)                 /* the reason is out: end in silence */
         t = lx->last == YYerror ? YYEOF : YYerror;
+    lx->recovering = t == YYerror || (lx->recovering && t != NL);
     lx->last = t;
     return t;
 }
@@ -114,19 +145,6 @@ int lex_token(lexer *lx, nd_loc *at)
 {
     YYSTYPE val;
     return lex_raw(&val, at, lx);
-}
-
-/* Skips to the end of `depth` blocks. */
-static void skip_braces(lexer *lx, int depth)
-{
-    YYSTYPE val;
-    nd_loc loc;
-    while (depth > 0 && !lx->stopped) {
-        int t = lex_raw(&val, &loc, lx);
-        if (t == YYEOF)
-            lx->stopped = true;
-        depth += t == '{' ? 1 : t == '}' ? -1 : 0;
-    }
 }
 
 void lex_skip_brace(lexer *lx)
@@ -154,6 +172,7 @@ void lex_skip_block(lexer *lx)
     for (int i = 0; i < lx->nest; i++)
         depth += lx->open[i] == '{';
     if (depth) {
+        depth -= lx->held == '}';
         lx->held = 0;
         skip_braces(lx, depth);
         lx->nest = 0;
@@ -161,6 +180,14 @@ void lex_skip_block(lexer *lx)
     } else {
         lex_skip_brace(lx);
     }
+}
+
+char lex_open_bracket(const lexer *lx, nd_loc *open)
+{
+    if (!lx->nest)
+        return 0;
+    *open = lx->open_at[lx->nest - 1];
+    return lx->open[lx->nest - 1];
 }
 
 bool lex_unclosed(const lexer *lx, nd_loc at, nd_loc *open)

@@ -504,6 +504,49 @@ static const char *found(ast_parser *p, yysymbol_kind_t got, nd_loc at)
     return shown(p, got);
 }
 
+/* "; did you mean `model`?" for a name where only words may stand. */
+static const char *near_word(ast_parser *p, const char *name,
+                             const yysymbol_kind_t *want, int n)
+{
+    const char *word[64];
+    int m = 0;
+    for (int i = 0; i < n && m < 64; i++)
+        if (want[i] >= YYSYMBOL_AXIS && want[i] <= YYSYMBOL_FALSE)
+            word[m++] = yysymbol_name(want[i]);
+    const char *near = nd_nearest(name, word, m);
+    return near ? nd_fmt(A, "; did you mean `%s`?", near) : "";
+}
+
+static bool compares(yysymbol_kind_t got)
+{
+    const char *n = yysymbol_name(got);
+    return (got >= YYSYMBOL_LE && got <= YYSYMBOL_NE) ||
+           !strcmp(n, "'<'") || !strcmp(n, "'>'");
+}
+
+/* What the mistake probably is, or "". */
+static const char *advice(ast_parser *p, yysymbol_kind_t got, nd_loc at,
+                          const yysymbol_kind_t *want, int n, bool names)
+{
+    const char *text = p->ctx->files.v[at.file - 1].text + at.begin;
+    bool ends = false;               /* may the statement end here? */
+    nd_loc open;
+    for (int i = 0; i < n; i++)
+        ends |= want[i] == YYSYMBOL_NL;
+    if (ends && (got == YYSYMBOL_AS || got == YYSYMBOL_LIKE))
+        return nd_fmt(A, "; `%s` follows a call", yysymbol_name(got));
+    if (ends && compares(got))
+        return "; comparisons do not chain: 0 < x and x < 1";
+    if (got == YYSYMBOL_NL && n == 1 && yysymbol_name(want[0])[1] == '{')
+        return " on the same line";
+    if (got == YYSYMBOL_NAME && !names)
+        return near_word(p, nd_strndup(A, text, at.end - at.begin), want, n);
+    if (names && (got == YYSYMBOL_NUMBER || *text == ':') &&
+        lex_open_bracket(p->lex, &open) == '[')
+        return "; axes have names: x[a: 0], sum[a](x)";
+    return "";
+}
+
 /* "unexpected X, expected Y or Z"; the list only when it is short enough to
  * help. */
 static int yyreport_syntax_error(const yypcontext_t *ctx, ast_parser *p)
@@ -511,15 +554,19 @@ static int yyreport_syntax_error(const yypcontext_t *ctx, ast_parser *p)
     enum { ALL = 64, FEW = 4 };
     yysymbol_kind_t want[ALL], got = yypcontext_token(ctx);
     int n = yypcontext_expected_tokens(ctx, want, ALL), m = 0;
-    bool names = false;
+    bool names = false, values = false;
     nd_loc at = *yypcontext_location(ctx), open;
     nd_buf b = {A, NULL, 0, 0};
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         names |= want[i] == YYSYMBOL_NAME;
+        values |= want[i] == YYSYMBOL_NUMBER;
+    }
     for (int i = 0; i < n; i++)
         if (!(names && soft(want[i])))
             want[m++] = want[i];
-    if (got >= YYSYMBOL_RETURN && got <= YYSYMBOL_FALSE && names)
+    if (got == YYSYMBOL_PARAM && values)
+        nd_put(&b, "`param` stands alone on the right of `name =`");
+    else if (got >= YYSYMBOL_RETURN && got <= YYSYMBOL_FALSE && names)
         nd_putf(&b, "`%s` is a reserved word and cannot stand here",
                 yysymbol_name(got));
     else
@@ -529,10 +576,11 @@ static int yyreport_syntax_error(const yypcontext_t *ctx, ast_parser *p)
             nd_putf(&b, "%s%s", i == 0 ? ", expected "
                                 : i + 1 < m ? ", " : " or ",
                     shown(p, want[i]));
-    if (got == YYSYMBOL_NL && m == 1 && yysymbol_name(want[0])[1] == '{')
-        nd_put(&b, " on the same line");
+    nd_put(&b, advice(p, got, at, want, m, names));
     nd_error(p->ctx, at, "%s", b.s);
-    if (lex_unclosed(p->lex, at, &open))
+    p->lex->recovering = got != YYSYMBOL_NL;
+    if (lex_unclosed(p->lex, at, &open) ||
+        (got == YYSYMBOL_YYEOF && lex_open_bracket(p->lex, &open)))
         nd_note(p->ctx, open, "`%c` is opened here",
                 p->ctx->files.v[open.file - 1].text[open.begin]);
     return 0;

@@ -7,6 +7,7 @@
 #include "../codegen/codegen.h"
 #include "../passes/passes.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -284,7 +285,8 @@ int ndc_compile(const ndc_options *o)
     if (!usable) {
         rc = NDC_BAD_USAGE;
     } else if (!file) {
-        nd_error(c, nd_nowhere, "cannot read `%s`", o->file);
+        nd_error(c, nd_nowhere, "cannot read `%s`: %s", o->file,
+                 strerror(errno));
         rc = NDC_BAD_INPUT;
     } else if (!produce(c, o, file, &text)) {
         rc = c->nerrors ? NDC_BAD_INPUT : NDC_BUG;

@@ -120,7 +120,15 @@ static space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
 
 /* ---- pending sums that pass through -------------------------------------- */
 
-/* A carried zero takes the type of what is first added to it. */
+/* Is the sum what the body carries on? */
+static bool accumulates(const nd_value *arg, const nd_op *add)
+{
+    return arg->owner->yields.v[arg->index] == add->out[0];
+}
+
+/* A carried zero takes the type of what is first added to it; but a sum stays
+ * pending only where it is carried on as it is, for a settled value cannot
+ * become a pending one at the body's end. */
 static void close_open(nd_sh *s, nd_op *op)
 {
     for (int i = 0; i < op->nin; i++) {
@@ -133,6 +141,8 @@ static void close_open(nd_sh *s, nd_op *op)
             continue;
         nd_type t = op->in[!i]->type;
         t.dtype = op->in[i]->type.dtype;
+        if (!accumulates(op->in[i], op))
+            t.sum = op->in[i]->type.sum;
         op->in[i]->type = t;
     }
 }

@@ -202,7 +202,8 @@ void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
         if (l->json)
             fprintf(l->json, ",\"%s\":%.9g", name, metrics[k]);
     }
-    printf("  (%lld held-out batches)\n", (long long)batches);
+    printf("  (%lld held-out batch%s)\n", (long long)batches,
+           batches == 1 ? "" : "es");
     fflush(stdout);
     if (l->json) {
         fputs("}\n", l->json);

@@ -49,7 +49,9 @@ ND
 cp a.nd copy.nd
 
 # Status 1: the input. Status 2: the usage.
-expect 1 'cannot read `none.nd`' none.nd
+expect 1 'cannot read `none.nd`: No such file or directory' none.nd
+expect 1 'cannot read `.`: Is a directory' .
+expect 1 'cannot read the plan `.`: Is a directory' a.nd --plan .
 expect 1 'cannot write `none/x`' a.nd --emit=c -o none/x
 expect 1 'cannot write' a.nd -o none/x
 expect 1 'it is a folder' a.nd -o .
