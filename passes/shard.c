@@ -281,6 +281,16 @@ static void output(nd_sh *s, nd_sh_level *lv, nd_op *op)
     op->in[0] = nd_sh_convert(s, lv, op->in[0], &t);
 }
 
+/* Does the body add to carried value i and nothing else? Then what is pending
+ * in the first term may stay so until after the last iteration. */
+static bool is_running_sum(const nd_block *b, int i)
+{
+    const nd_op *add = b->yields.v[i]->def;
+    return add && add->block == b && add->kind == OP_MAP &&
+           add->sub == EW_ADD &&
+           (add->in[0] == b->args.v[i] || add->in[1] == b->args.v[i]);
+}
+
 static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     nd_block *b = op->body;
@@ -297,7 +307,7 @@ static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
         *t = nd_sh_home(s->m, t, op->phase);
         if (nd_sh_info_of(s, b->args.v[i])->partial)
             t->sum |= 1u << s->m->mesh.micro;
-        if (nd_is_const(op->in[i], 0))
+        if (nd_is_const(op->in[i], 0) && is_running_sum(b, i))
             nd_sh_info_of(s, b->args.v[i])->open = true;
         else
             op->in[i] = nd_sh_convert(s, lv, op->in[i], t);

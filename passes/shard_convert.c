@@ -129,7 +129,7 @@ static nd_value *recut(nd_sh *s, nd_builder *b, nd_value *v,
                      1u << c.m[c.n - 1]);
         }
     for (int i = 0; i < want->rank; i++)
-        while (v->type.cut[i].n < want->cut[i].n)
+        while (v->type.cut[i].n < want->cut[i].n && !s->failed)
             v = step(s, b, OP_SLICE, v, v->type.axis[i],
                      1u << want->cut[i].m[v->type.cut[i].n]);
     return v;
