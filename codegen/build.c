@@ -137,7 +137,7 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
     const char *prefix = root && *root ? NULL : installed(c.a);
     args(&c, cc && *cc ? cc : NDC_CC);
     args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fno-math-errno "
-             "-fno-trapping-math -ffp-contract=off");
+             "-fno-trapping-math -ffp-contract=off -fwrapv");
     args(&c, NDC_CFLAGS);
     if (root && *root) {
         runtime(&c, nd_fmt(c.a, "%s/include", root), c_path,

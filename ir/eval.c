@@ -62,6 +62,8 @@ double ev_round(const ev_stage *s, nd_dtype t, double x)
         return narrow((float)x, 8, -126, 0x1.fep127);
     case ND_F16:
         return narrow((float)x, 11, -14, 65504);
+    case ND_I32:                     /* wraps, as the generated programs do */
+        return fabs(x) < 0x1p62 ? (int32_t)(uint32_t)(int64_t)x : x;
     default:
         return x;
     }

@@ -180,6 +180,14 @@ static double convert(const ev_stage *s, nd_dtype t, double x)
     return ev_round(s, t, nd_is_float(t) ? x : trunc(x));
 }
 
+/* A product of integers has more bits than a double: those that stay count. */
+static double mapped(const nd_op *op, const double *a)
+{
+    if (op->sub == EW_MUL && op->out[0]->type.dtype == ND_I32)
+        return (uint32_t)(int64_t)a[0] * (uint32_t)(int64_t)a[1];
+    return nd_ew_eval((nd_ew)op->sub, a[0], a[1], a[2]);
+}
+
 /* out = f(operands), broadcast by name; f is an elementwise op or, for cast
  * and broadcast, the value itself. */
 static bool elementwise(ev_stage *s, const nd_op *op)
@@ -202,9 +210,7 @@ static bool elementwise(ev_stage *s, const nd_op *op)
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
             for (int k = 0; k < op->nin; k++)
                 a[k] = w.v[k + 1][w.at[k + 1]];
-            double y = op->kind == OP_MAP
-                           ? nd_ew_eval((nd_ew)op->sub, a[0], a[1], a[2])
-                           : a[0];
+            double y = op->kind == OP_MAP ? mapped(op, a) : a[0];
             w.v[0][w.at[0]] = convert(s, t->dtype, y);
         }
     }

@@ -9,6 +9,7 @@
  */
 #include "passes.h"
 
+#include <math.h>
 #include <string.h>
 
 static bool same_list(int n, nd_axis *const *a, nd_axis *const *b)
@@ -122,7 +123,10 @@ static void fold(nd_op *op)
     }
     if (op->sub == EW_DIV && !nd_is_float(op->out[0]->type.dtype))
         return;
-    op->num = nd_ew_eval((nd_ew)op->sub, x[0], x[1], x[2]);
+    double y = nd_ew_eval((nd_ew)op->sub, x[0], x[1], x[2]);
+    if (op->out[0]->type.dtype == ND_I32 && fabs(y) > 0x1p31 - 1)
+        return;                      /* it may wrap: left to the program */
+    op->num = y;
     op->kind = OP_CONST;
     op->nin = op->sub = 0;
 }
