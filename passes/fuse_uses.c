@@ -76,6 +76,15 @@ static bool inline_inputs(const nd_code *c, nd_vinfo *info)
     return all && info->size <= MAX_INLINE;
 }
 
+/* It adds no work: however long the expression is, what moves it is a part of
+ * it, for there is no memory to view. */
+static nd_class moved(const nd_code *c, nd_vinfo *info)
+{
+    const nd_vinfo *in = nd_info(c, info->v->def->in[0]);
+    info->size = in->size;
+    return in->cls == V_INLINE ? V_INLINE : V_VIEW;
+}
+
 static nd_class classify(const nd_code *c, nd_vinfo *info)
 {
     const nd_value *v = info->v;
@@ -84,7 +93,7 @@ static nd_class classify(const nd_code *c, nd_vinfo *info)
     if (!op)
         return v->index < v->owner->parent->ncarry ? V_MEMORY : V_VIEW;
     if (nd_is_same(c, op))
-        return inline_inputs(c, info) ? V_INLINE : V_VIEW;
+        return moved(c, info);
     switch (op->kind) {
     case OP_CONST:
     case OP_INDEX:
@@ -94,7 +103,7 @@ static nd_class classify(const nd_code *c, nd_vinfo *info)
     case OP_RENAME:
     case OP_SLICE:
     case OP_BROADCAST:
-        return inline_inputs(c, info) ? V_INLINE : V_VIEW;
+        return moved(c, info);
     case OP_SPLIT:
     case OP_FLATTEN:
         return V_VIEW;
