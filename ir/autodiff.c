@@ -337,10 +337,14 @@ static void backward_repeat(nd_ad *up, nd_op *r)
     nd_repeat_yield(d.m, d.bwd, next);
     move_to_end(up->b.block, d.bwd);
 
+    /* What the body gives nothing has no gradient: that is less than a zero,
+     * which the level above could not tell from a sum over rows. */
     for (int i = 0; i < ncarry; i++)
-        nd_ad_add(up, r->in[carry[i]], d.bwd->out[i]);
+        if (d.adj[r->body->args.v[carry[i]]->mark])
+            nd_ad_add(up, r->in[carry[i]], d.bwd->out[i]);
     for (int i = 0; i < d.captured.n; i++)
-        nd_ad_add(up, d.captured.v[i], d.bwd->out[ncarry + i]);
+        if (d.captured_adj.v[i])
+            nd_ad_add(up, d.captured.v[i], d.bwd->out[ncarry + i]);
     for (int i = r->ncarry; i < r->nin; i++) {
         nd_value *g = d.adj[r->body->args.v[i]->mark];
         if (g)

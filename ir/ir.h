@@ -573,6 +573,8 @@ nd_op *nd_enclosing(const nd_block *b, const nd_axis *a);
 /* Follow a type change: set the op's result types from its operands. False
  * after reporting why they do not fit. */
 bool nd_retype(nd_module *m, nd_op *op);
+/* Replace every use of `from` in the module by `to`. */
+void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to);
 /* Calls f on every op, bodies included, in order. */
 void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
 /* Zeroes the marks of all ops, results and body arguments, and forgets what is

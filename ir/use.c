@@ -1,4 +1,4 @@
-/* use.c - questions about the graph, dead code. */
+/* use.c - questions about the graph, replacing values, dead code. */
 #include "ir.h"
 
 #include <string.h>
@@ -114,6 +114,29 @@ void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user)
         if (b->ops.v[i]->body)
             nd_walk(b->ops.v[i]->body, f, user);
     }
+}
+
+typedef struct swap {
+    nd_value *from, *to;
+} swap;
+
+static void swap_op(nd_op *op, void *user)
+{
+    const swap *s = user;
+    for (int i = 0; i < op->nin; i++)
+        if (op->in[i] == s->from)
+            op->in[i] = s->to;
+    for (int i = 0; op->body && i < op->body->yields.n; i++)
+        if (op->body->yields.v[i] == s->from)
+            op->body->yields.v[i] = s->to;
+}
+
+void nd_replace_uses(nd_module *m, nd_value *from, nd_value *to)
+{
+    swap s = {from, to};
+    nd_walk(m->step, swap_op, &s);
+    if (m->loss == from)
+        m->loss = to;
 }
 
 /* ---- dead code: mark from the roots, then sweep -------------------------- */

@@ -161,6 +161,11 @@ static bool refuse(nd_module *m, const nd_op *op, const nd_value *v,
     return false;
 }
 
+static bool sum_or_zero(const nd_value *v)
+{
+    return class_of(v) == SUM || class_of(v) == ZERO || nd_is_const(v, 0);
+}
+
 static bool linear_in_sums(const nd_op *op)
 {
     int sums = 0, known = 0, zero = 0;
@@ -190,6 +195,9 @@ static bool linear_in_sums(const nd_op *op)
             return sums == 1 && known + zero == 1;
         if (op->sub == EW_DIV)
             return class_of(op->in[0]) == SUM && known + zero == 1;
+        if (op->sub == EW_WHERE)
+            return class_of(op->in[0]) == KNOWN && sum_or_zero(op->in[1]) &&
+                   sum_or_zero(op->in[2]);
         return op->sub == EW_NEG;
     default:
         return false;
@@ -312,6 +320,27 @@ static bool classify_block(nd_module *m, nd_block *b)
     return true;
 }
 
+/* What stays zero is written as one: it may meet sums over rows, which are not
+ * whole before the step's end, and only a constant can be taken for a part of
+ * such a sum. */
+static void write_zeros(nd_op *op, void *user)
+{
+    nd_builder b = {.m = user, .block = op->block, .phase = PH_FWD,
+                    .loc = op->loc, .path = op->path};
+    for (int i = 0; op->phase == PH_FWD && i < op->nout; i++) {
+        nd_value *v = op->out[i];
+        if (class_of(v) != ZERO || nd_is_const(v, 0) ||
+            nd_is_narrow(v->type.dtype))
+            continue;
+        for (b.at = 1; b.block->ops.v[b.at - 1] != op;)
+            b.at++;
+        nd_value *zero = nd_const(&b, v->type.dtype, 0);
+        if (v->type.rank)
+            zero = nd_broadcast(&b, zero, &v->type);
+        nd_replace_uses(user, v, zero);
+    }
+}
+
 bool pass_batch(nd_module *m, const nd_options *o)
 {
     (void)o;
@@ -321,6 +350,7 @@ bool pass_batch(nd_module *m, const nd_options *o)
         return true;
     if (!classify_block(m, m->step))
         return false;
+    nd_walk(m->step, write_zeros, m);
     if (m->loss && class_of(m->loss) != SUM)
         return refuse(m, m->loss->def, m->loss,
                       "the loss is not a sum over rows of the batch");

@@ -92,6 +92,24 @@ static nd_value *reject_micro(nd_sh *s, nd_builder *b, nd_value *v)
     return v;
 }
 
+/* A microbatch is the same rows everywhere: those of a rank, cut in time. */
+static nd_value *reject_recut(nd_sh *s, nd_builder *b, nd_value *v)
+{
+    const nd_module *m = s->m;
+    if (!s->failed) {
+        nd_error(m->ctx, b->loc,
+                 "with microbatches = %d the rows of `%s` cannot move: `%s` "
+                 "cuts `%s` over other mesh axes than what is made here",
+                 m->plan.microbatches, m->sample->name, v->name,
+                 m->sample->name);
+        nd_note(m->ctx, m->plan.loc,
+                "another rule takes these mesh axes first here; put the one "
+                "for `%s` before it", m->sample->name);
+    }
+    s->failed = true;
+    return v;
+}
+
 /* Resolves what is pending in v and not in `want`. Integers are few: they are
  * reduced everywhere, then cut. */
 static nd_value *resolve(nd_sh *s, nd_builder *b, nd_value *v,
@@ -125,12 +143,12 @@ static nd_value *recut(nd_sh *s, nd_builder *b, nd_value *v,
         while (!is_prefix(v->type.cut[i], want->cut[i])) {
             nd_cut c = v->type.cut[i];
             if (c.m[c.n - 1] == s->m->mesh.micro)
-                return reject_micro(s, b, v);
+                return reject_recut(s, b, v);
             v = step(s, b, OP_ALL_GATHER, v, v->type.axis[i],
                      1u << c.m[c.n - 1]);
         }
     for (int i = 0; i < want->rank; i++)
-        while (v->type.cut[i].n < want->cut[i].n)
+        while (v->type.cut[i].n < want->cut[i].n && !s->failed)
             v = step(s, b, OP_SLICE, v, v->type.axis[i],
                      1u << want->cut[i].m[v->type.cut[i].n]);
     return v;
