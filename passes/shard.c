@@ -120,7 +120,14 @@ static space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
 
 /* ---- pending sums that pass through -------------------------------------- */
 
-/* A carried zero takes the type of what is first added to it. */
+/* Is this argument of a repeat carried on as what op computes? */
+static bool carried_on(const nd_value *arg, const nd_op *op)
+{
+    return arg->owner->yields.v[arg->index] == op->out[0];
+}
+
+/* A carried zero takes the type of what is added to it, if the sum is what is
+ * carried on: where more is added, that may be settled, and so is the sum. */
 static void close_open(nd_sh *s, nd_op *op)
 {
     for (int i = 0; i < op->nin; i++) {
@@ -129,6 +136,7 @@ static void close_open(nd_sh *s, nd_op *op)
             continue;
         info->open = false;
         if (op->kind != OP_MAP || op->sub != EW_ADD ||
+            !carried_on(op->in[i], op) ||
             !nd_same_axes(&op->in[0]->type, &op->in[1]->type))
             continue;
         nd_type t = op->in[!i]->type;
