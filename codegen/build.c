@@ -8,8 +8,8 @@
  * PREFIX/bin/ndc, PREFIX/lib/libndrt.a. One of a build folder knows the two
  * paths from the build.
  *
- * Environment: CC, the C compiler; NDC_RUNTIME, a folder that holds include/
- * and lib/ of an installed libndrt.
+ * Environment: CC, the C compiler; NDC_CFLAGS, flags behind ours, such as -O1;
+ * NDC_RUNTIME, a folder that holds include/ and lib/ of an installed libndrt.
  */
 #include "codegen.h"
 
@@ -133,12 +133,14 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
                                const char *out)
 {
     command c = {.a = ctx->arena};
-    const char *cc = getenv("CC"), *root = getenv("NDC_RUNTIME");
+    const char *cc = getenv("CC"), *flags = getenv("NDC_CFLAGS");
+    const char *root = getenv("NDC_RUNTIME");
     const char *prefix = root && *root ? NULL : installed(c.a);
     args(&c, cc && *cc ? cc : NDC_CC);
     args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fwrapv -fno-math-errno "
              "-fno-trapping-math -ffp-contract=off");
     args(&c, NDC_CFLAGS);
+    args(&c, flags ? flags : "");
     if (root && *root) {
         runtime(&c, nd_fmt(c.a, "%s/include", root), c_path,
                 nd_fmt(c.a, "%s/lib", root));

@@ -36,8 +36,8 @@ static bool same_ink(const nd_file *a, const nd_buf *b)
     }
 }
 
-static bool same_program(nd_ctx *c, int file, const ast_file *tree,
-                         const nd_buf *out)
+bool nd_format_keeps(nd_ctx *c, int file, const ast_file *tree,
+                     const nd_buf *out)
 {
     nd_buf old = {c->arena, NULL, 0, 0}, new = {c->arena, NULL, 0, 0};
     const char *name = nd_fmt(c->arena, "%s, formatted",
@@ -128,7 +128,7 @@ int ndc_fmt(const ndc_fmt_options *o)
         nd_put(&out, "");
         if (tree)
             nd_format(c, file, &out);
-        if (tree && same_program(c, file, tree, &out)) {
+        if (tree && nd_format_keeps(c, file, tree, &out)) {
             rc = deliver(c, o, name, &raw, &out);
         } else if (tree) {
             nd_error(c, nd_nowhere, "internal error: formatting would change "

@@ -236,6 +236,9 @@ typedef struct fmt_text {
 void fmt_align(fmt_text *f);
 /* The formatted text of a file that parses. */
 void nd_format(nd_ctx *c, int file, nd_buf *out);
+/* Is that the same tree, and the same text but for blanks? (fmt_file.c) */
+bool nd_format_keeps(nd_ctx *c, int file, const ast_file *tree,
+                     const nd_buf *out);
 
 /* ---- check.c: the tree -> the graph -------------------------------------- */
 

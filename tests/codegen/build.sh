@@ -26,6 +26,7 @@ expect 0 "$ndc" "$wave" -o "$work/a b/wave"
 expect 0 "$work/a b/wave" --steps 2
 expect 3 env CC=false "$ndc" "$wave" -o "$work/broken"
 grep -q "kept in '.*broken.c'" "$work/out" || expect 0 cat "$work/out" missing
+expect 3 env NDC_CFLAGS="-O1 -Werror -Dmain=" "$ndc" "$wave" -o "$work/broken"
 expect 0 test -f "$work/broken.c"
 expect 1 test -f "$work/broken"
 expect 3 env CC=no-such-compiler "$ndc" "$wave" -o "$work/broken"

@@ -14,7 +14,9 @@ nd_ctx *fuzz_ctx(const uint8_t *data, size_t n)
 {
     nd_ctx *c = nd_ctx_new();
     c->sink = drop;
-    nd_add_file(c, "fuzz", (const char *)data, n);
+    nd_buf bytes = {.arena = c->arena};
+    nd_putn(&bytes, (const char *)data, n);
+    nd_add_bytes(c, "fuzz", &bytes);
     return c;
 }
 

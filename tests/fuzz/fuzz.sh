@@ -1,13 +1,13 @@
 #!/bin/sh
-# The fuzz targets. Built with libFuzzer (NDC_FUZZ) each gets $NDC_FUZZ_SECONDS
-# (30) on new inputs, starting from all programs and graphs of the tree; in
-# other builds each reads what is kept in corpus/.
+# fuzz.sh TARGET - one of the fuzz targets. Built with libFuzzer (NDC_FUZZ) it
+# gets $NDC_FUZZ_SECONDS (30) on new inputs, starting from all programs or graphs
+# of the tree; in other builds it reads what is kept in corpus/.
 set -u
+target=$1
 here=$NDC_SOURCE/tests/fuzz
 bin=$NDC_BUILD/tests
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failed=0
 
 # Words of the two languages, from the tables that define them.
 dictionary() {
@@ -24,32 +24,29 @@ dictionary() {
     done
 }
 
-# run TARGET CORPUS EXTENSION
-run() {
-    if grep -q LLVMFuzzerRunDriver "$bin/$1"; then
-        find "$NDC_SOURCE" -name "*.$3" -not -path '*/build*' \
-            -size -8k >"$work/files"
-        mkdir "$work/$1" "$work/$1.seeds"
-        n=0
-        while read -r f; do
-            n=$((n + 1))
-            cp "$f" "$work/$1.seeds/$n"
-        done <"$work/files"
-        "$bin/$1" -dict="$work/words" -max_total_time="${NDC_FUZZ_SECONDS:-30}" \
-            -timeout=20 -rss_limit_mb=2048 -max_len=4096 \
-            -artifact_prefix="${NDC_FUZZ_KEEP:-$NDC_BUILD}/$1-" \
-            "$work/$1" "$work/$1.seeds" "$here/corpus/$2" >"$work/log" 2>&1
-    else
-        "$bin/$1" "$here/corpus/$2"/* >"$work/log" 2>&1
-    fi || {
-        failed=1
-        echo "FAILED: $1"
-        tail -n 60 "$work/log"
-    }
+case $target in
+fuzz_ir) corpus=$here/corpus/ir extension=ndir ;;
+*) corpus=$here/corpus/nd extension=nd ;;
+esac
+if grep -q LLVMFuzzerRunDriver "$bin/$target"; then
+    dictionary >"$work/words"
+    find "$NDC_SOURCE" -name "*.$extension" -not -path '*/build*' \
+        -size -8k >"$work/files"
+    mkdir "$work/found" "$work/seeds"
+    n=0
+    while read -r f; do
+        n=$((n + 1))
+        cp "$f" "$work/seeds/$n"
+    done <"$work/files"
+    "$bin/$target" -dict="$work/words" -timeout=20 -rss_limit_mb=2048 \
+        -max_total_time="${NDC_FUZZ_SECONDS:-30}" -max_len=4096 \
+        -artifact_prefix="${NDC_FUZZ_KEEP:-$NDC_BUILD}/$target-" \
+        "$work/found" "$work/seeds" "$corpus" >"$work/log" 2>&1
+else
+    "$bin/$target" "$corpus"/* >"$work/log" 2>&1
+fi || {
+    echo "FAILED: $target"
+    tail -n 60 "$work/log"
+    exit 1
 }
-
-dictionary >"$work/words"
-run fuzz_nd nd nd
-run fuzz_ir ir ndir
-run fuzz_all nd nd
-exit $failed
+tail -n 1 "$work/log"
