@@ -193,7 +193,8 @@ ev_piece *ev_get(ev_stage *s, const nd_op *user, const nd_value *v)
 typedef bool eval_fn(ev_stage *s, const nd_op *op);
 
 static eval_fn *const evals[OP_COUNT] = {
-#define OP(K, name, nin, attrs, rule, vjp, eval, doc) [OP_##K] = eval_##eval,
+#define OP(K, name, nin, attrs, traits, rule, vjp, eval, doc) \
+    [OP_##K] = eval_##eval,
 #define EW(...)
 #include "ops.def"
 #undef OP

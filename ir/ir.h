@@ -443,7 +443,7 @@ typedef struct nd_module {
 typedef struct nd_op_info {
     const char *name;                /* mnemonic in the text form */
     int nin;                         /* -1: any number */
-    const char *attrs;               /* letters, see ops.def */
+    const char *attrs, *traits;      /* letters, see ops.def */
     const char *doc;
 } nd_op_info;
 extern const nd_op_info nd_ops[OP_COUNT];
@@ -459,6 +459,9 @@ typedef struct nd_ew_info {
 } nd_ew_info;
 extern const nd_ew_info nd_ews[EW_COUNT];
 
+bool nd_has_trait(const nd_op *op, char trait);
+/* Linear in its first operand while the others stay fixed, maps aside. */
+bool nd_is_linear(const nd_op *op);
 const char *nd_op_name(const nd_op *op);   /* a map's is its function's */
 int nd_op_find(const char *name);    /* -1 if unknown; maps: nd_ew_find */
 int nd_ew_find(const char *name);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 const nd_op_info nd_ops[OP_COUNT] = {
-#define OP(K, name, nin, attrs, rule, vjp, eval, doc) \
-    [OP_##K] = {name, nin, attrs, doc},
+#define OP(K, name, nin, attrs, traits, rule, vjp, eval, doc) \
+    [OP_##K] = {name, nin, attrs, traits, doc},
 #define EW(...)
 #include "ops.def"
 #undef OP
@@ -21,6 +21,17 @@ const nd_ew_info nd_ews[EW_COUNT] = {
 #undef OP
 #undef EW
 };
+
+bool nd_has_trait(const nd_op *op, char trait)
+{
+    return strchr(nd_ops[op->kind].traits, trait) != NULL;
+}
+
+bool nd_is_linear(const nd_op *op)
+{
+    return nd_has_trait(op, 'l') &&
+           (op->kind != OP_REDUCE || op->sub == RED_SUM);
+}
 
 const char *nd_op_name(const nd_op *op)
 {

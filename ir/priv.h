@@ -142,7 +142,7 @@ bool ev_run_all(ev_world *w);
 
 /* ---- eval_ops.c, eval_ranks.c, eval_struct.c: one function per op -------- */
 
-#define OP(K, name, nin, attrs, rule, vjp, eval, doc) \
+#define OP(K, name, nin, attrs, traits, rule, vjp, eval, doc) \
     bool eval_##eval(ev_stage *s, const nd_op *op);
 #define EW(...)
 #include "ops.def"

@@ -528,7 +528,8 @@ static const char *rule_all_gather(nd_module *m, const nd_op *op, nd_type *out)
 }
 
 static rule_fn *const rules[OP_COUNT] = {
-#define OP(K, name, nin, attrs, rule, vjp, eval, doc) [OP_##K] = rule_##rule,
+#define OP(K, name, nin, attrs, traits, rule, vjp, eval, doc) \
+    [OP_##K] = rule_##rule,
 #define EW(...)
 #include "ops.def"
 #undef OP

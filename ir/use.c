@@ -56,22 +56,9 @@ typedef enum { NEVER_FREE, ALWAYS_FREE, FREE_IF_OPERANDS } freedom;
 
 static freedom freedom_of(const nd_op *op)
 {
-    switch (op->kind) {
-    case OP_INPUT:
-    case OP_CONST:
-    case OP_INDEX:
-    case OP_RANDOM:
-    case OP_NORMAL:
-        return ALWAYS_FREE;
-    case OP_PARAM:
-    case OP_REPEAT:
-    case OP_ALL_REDUCE:
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-        return NEVER_FREE;
-    default:
-        return FREE_IF_OPERANDS;
-    }
+    return nd_has_trait(op, 'f')   ? ALWAYS_FREE
+           : nd_has_trait(op, 'h') ? NEVER_FREE
+                                   : FREE_IF_OPERANDS;
 }
 
 bool nd_is_free(const nd_value *v)

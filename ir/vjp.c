@@ -346,7 +346,8 @@ static void vjp_map(nd_ad *d, nd_op *op, nd_value *g)
 void nd_vjp(nd_ad *d, nd_op *op, nd_value *g)
 {
     static vjp_fn *const rules[OP_COUNT] = {
-#define OP(K, name, nin, attrs, rule, vjp, eval, doc) [OP_##K] = vjp_##vjp,
+#define OP(K, name, nin, attrs, traits, rule, vjp, eval, doc) \
+    [OP_##K] = vjp_##vjp,
 #define EW(...)
 #include "ops.def"
 #undef OP

@@ -31,18 +31,7 @@ static bool has(const nd_value *v, const nd_axis *a)
 
 static bool reduces_over(const nd_op *op, const nd_axis *a)
 {
-    switch (op->kind) {
-    case OP_REDUCE:
-    case OP_CONTRACT:
-    case OP_GATHER:
-    case OP_CUMSUM:
-    case OP_SPLIT:
-    case OP_FLATTEN:
-        break;
-    default:
-        return false;
-    }
-    for (int i = 0; i < op->naxes; i++)
+    for (int i = 0; nd_has_trait(op, 'm') && i < op->naxes; i++)
         if (op->axes[i] == a)
             return true;
     return false;
@@ -174,18 +163,10 @@ static bool linear_in_sums(const nd_op *op)
         sums += class_of(op->in[i]) == SUM;
         known += class_of(op->in[i]) == KNOWN;
     }
+    if (nd_is_linear(op))            /* a gather: in the table */
+        return !nd_is_narrow(op->out[0]->type.dtype) &&
+               (op->nin == 1 || class_of(op->in[1]) != SUM);
     switch (op->kind) {
-    case OP_CAST:
-        return !nd_is_narrow(op->out[0]->type.dtype);
-    case OP_RENAME:
-    case OP_SPLIT:
-    case OP_FLATTEN:
-    case OP_CUMSUM:
-    case OP_BROADCAST:
-    case OP_STOP_GRAD:
-        return true;
-    case OP_REDUCE:
-        return op->sub == RED_SUM;
     case OP_CONTRACT:
         return sums == 1 && known + zero == 1;
     case OP_MAP:
@@ -210,15 +191,9 @@ static bool stays_zero(const nd_op *op)
     bool zero[3] = {false};
     for (int i = 0; i < op->nin && i < 3; i++)
         zero[i] = class_of(op->in[i]) == ZERO;
-    switch (op->kind) {
-    case OP_CAST:
-    case OP_RENAME:
-    case OP_BROADCAST:
-    case OP_STOP_GRAD:
-    case OP_GATHER:
+    if (nd_is_linear(op))
         return zero[0];
-    case OP_REDUCE:
-        return zero[0] && op->sub == RED_SUM;
+    switch (op->kind) {
     case OP_CONTRACT:
         return zero[0] || zero[1];
     case OP_MAP:

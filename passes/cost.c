@@ -42,15 +42,8 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
         return sum * (double)op->axes[0]->size;
     case OP_MAP:
         return local_numel(&op->out[0]->type, mesh) * nd_ews[op->sub].cost;
-    case OP_CAST:
-    case OP_RANDOM:
-    case OP_NORMAL:
-    case OP_FLATTEN:
-    case OP_CUMSUM:
-    case OP_GATHER:
-        return local_numel(&op->out[0]->type, mesh);
     default:
-        return 0;
+        return nd_has_trait(op, 'w') ? local_numel(&op->out[0]->type, mesh) : 0;
     }
 }
 

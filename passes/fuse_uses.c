@@ -98,27 +98,16 @@ static nd_class classify(const nd_code *c, nd_vinfo *info)
     case OP_CONST:
     case OP_INDEX:
         return V_INLINE;
-    case OP_STOP_GRAD:
-        return V_LOOP;
-    case OP_RENAME:
-    case OP_SLICE:
-    case OP_BROADCAST:
-        return alias_of(c, info);
     case OP_SPLIT:
     case OP_FLATTEN:
         return V_VIEW;
     case OP_MAP:
     case OP_CAST:
         return inline_inputs(c, info) && is_cheap(op) ? V_INLINE : V_LOOP;
-    case OP_REDUCE:
-    case OP_CUMSUM:
-    case OP_GATHER:
-    case OP_SCATTER_ADD:
-    case OP_RANDOM:
-    case OP_NORMAL:
-        return V_LOOP;
     default:
-        return V_MEMORY;
+        return nd_has_trait(op, 'v')   ? alias_of(c, info)
+               : nd_has_trait(op, 'n') ? V_LOOP
+                                       : V_MEMORY;
     }
 }
 

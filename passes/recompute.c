@@ -65,33 +65,10 @@ static bool can_repeat(const remat *r, const nd_value *v)
         return false;
     nd_remat how = r->m->plan.recompute;
     bool inside = how == REMAT_BLOCK && r->fwd;
-    switch (v->def->kind) {
-    case OP_CONST:
-    case OP_INDEX:
-    case OP_RANDOM:
-    case OP_NORMAL:
-    case OP_MAP:
-    case OP_CAST:
-    case OP_STOP_GRAD:
-    case OP_RENAME:
-    case OP_SPLIT:
-    case OP_FLATTEN:
-    case OP_BROADCAST:
-    case OP_SLICE:
-    case OP_GATHER:
-        return true;
-    case OP_CONTRACT:
+    if (v->def->kind == OP_CONTRACT)
         return inside ||
                (how == REMAT_ATTENTION && product_of_activations(r, v->def));
-    case OP_REDUCE:
-    case OP_CUMSUM:
-    case OP_ALL_REDUCE:
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-        return inside;
-    default:
-        return false;
-    }
+    return nd_has_trait(v->def, 'c') || (inside && nd_has_trait(v->def, 'b'));
 }
 
 /* What backward has at no cost: outer values, parameters, inputs, hoisted. */

@@ -174,10 +174,7 @@ static uint32_t passes_through(nd_sh *s, const nd_op *op)
     if (op->kind == OP_CAST && (!nd_is_float(op->in[0]->type.dtype) ||
                                 nd_is_narrow(op->out[0]->type.dtype)))
         return 0;
-    if (op->nin == 1 && (op->kind == OP_CAST || op->nto ||
-                         op->kind == OP_STOP_GRAD ||
-                         op->kind == OP_CUMSUM ||
-                         (op->kind == OP_REDUCE && op->sub == RED_SUM)))
+    if (op->nin == 1 && nd_is_linear(op) && op->kind != OP_BROADCAST)
         return first;
     if (op->kind != OP_MAP)
         return 0;

@@ -23,16 +23,7 @@ static bool same_text(const char *a, const char *b)
 
 static bool pure(const nd_op *op)
 {
-    switch (op->kind) {
-    case OP_INPUT:
-    case OP_PARAM:
-    case OP_REPEAT:
-    case OP_ACCUM:
-    case OP_OUTPUT:
-        return false;
-    default:
-        return true;
-    }
+    return !nd_has_trait(op, 'e');
 }
 
 static bool same_op(const nd_op *a, const nd_op *b)

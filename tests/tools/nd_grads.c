@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const char *const op_vjp[OP_COUNT] = {
-#define OP(KIND, name, nin, attrs, rule, vjp, ...) [OP_##KIND] = #vjp,
+#define OP(KIND, name, nin, attrs, traits, rule, vjp, ...) [OP_##KIND] = #vjp,
 #define EW(...)
 #include "../../ir/ops.def"
 #undef OP
