@@ -1,9 +1,9 @@
 #!/bin/sh
 # test.sh [--all] - sets up, builds and runs every test. With --all, or where
 # CI=true: also with the address and undefined-behaviour sanitizers, and
-# compiled by clang (that build has OpenBLAS instead of oneDNN, and runs the
-# runtime's tests and the library's fixtures only), and 30 seconds of fuzzing for
-# each target of tests/fuzz.
+# compiled by clang (that build has OpenBLAS instead of oneDNN, and runs only the
+# runtime's tests and the library's fixtures), and 30 seconds of fuzzing for each
+# target of tests/fuzz.
 # Warnings are errors in all builds.
 #
 # JOBS says how many processes to use (2).
