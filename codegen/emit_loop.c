@@ -6,7 +6,7 @@
  *           for (int64_t seq = 0; seq < 256; seq++) {
  *               const float *s_row = s + batch * 65536 + seq * 256;
  *               float m = -INFINITY;
- *   #pragma omp simd reduction(max : m)
+ *   #pragma omp simd reduction(nd_max : m)
  *               for (int64_t kv = 0; kv < 256; kv++)
  *                   m = nd_max(m, s_row[kv]);
  *               ...
@@ -279,10 +279,12 @@ static void simd_pragma(nest *x)
                         nd_axis_at(&n->op->in[1]->type, last) >= 0))
             return;
         static const char *const op[] = {"+", "max", "min"};
+        bool ours = n->op->sub && nd_is_float(n->op->out[0]->type.dtype);
         const char *var = n->fold ? x->e.local[i].s
                           : by_rows(x, n) ? x->partial[i] : NULL;
         if (var)
-            nd_putf(&b, " reduction(%s : %s)", op[n->op->sub], var);
+            nd_putf(&b, " reduction(%s%s : %s)", ours ? "nd_" : "",
+                    op[n->op->sub], var);
     }
     nd_putf(&x->f.b, "%s\n", b.s);
 }

@@ -197,6 +197,17 @@ static inline float nd_max(float a, float b)
     return a > b ? a : b;
 }
 
+/* OpenMP's own max begins at the least finite float in some compilers (clang),
+ * although that of a row of -inf is -inf. Only generated programs, which are
+ * compiled with -fopenmp-simd, know the pragma. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
+#pragma omp declare reduction(nd_max : float : \
+        omp_out = nd_max(omp_out, omp_in)) initializer(omp_priv = -INFINITY)
+#pragma omp declare reduction(nd_min : float : \
+        omp_out = nd_min(omp_out, omp_in)) initializer(omp_priv = INFINITY)
+#pragma GCC diagnostic pop
+
 /* Floor of a / b; 0 where b is 0, and INT32_MIN where INT32_MIN is divided by
  * -1: data must not end a program. The quotient is taken in double, which
  * processors divide several of at once: it is off by less than 2^-22 / |b| and

@@ -1,8 +1,9 @@
 #!/bin/sh
 # test.sh [--all] - sets up, builds and runs every test. With --all, or where
 # CI=true: also with the address and undefined-behaviour sanitizers, and
-# compiled by clang (that build has OpenBLAS instead of oneDNN, and runs the
-# runtime's tests only), and 30 seconds of fuzzing for each target of tests/fuzz.
+# compiled by clang (that build has OpenBLAS instead of oneDNN, and runs only the
+# runtime's tests and the library's fixtures), and 30 seconds of fuzzing for each
+# target of tests/fuzz.
 # Warnings are errors in all builds.
 #
 # JOBS says how many processes to use (2).
@@ -44,7 +45,7 @@ if [ $all = yes ]; then
     build build/fuzz -DCMAKE_C_COMPILER=clang -DNDC_FUZZ=ON -DNDC_DNNL=OFF \
         -DNDC_MPI=OFF -DNDC_SANITIZE=address,undefined
     target=all
-    run_tests build/clang -L runtime
+    run_tests build/clang -L 'runtime|fixtures'
     run_tests build/fuzz -L fuzz
     run_tests build/asan
 fi
