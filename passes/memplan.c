@@ -133,7 +133,7 @@ typedef struct lives {
     int *during, *begins;            /* link + 1, by node and by time */
     ND_VEC(link) links;
     size_t *full;                    /* by time: no gap is below */
-    span *busy;
+    span *busy, *spare;
 } lives;
 
 static void add_link(lives *l, int *head, item *x)
@@ -168,17 +168,28 @@ static int add_busy(const lives *l, int n, int head, size_t at)
     return n;
 }
 
-/* Makes h[i] no higher than what is below it in the heap h[0, n). */
-static void sift(span *h, int n, int i)
+/* Ascending by offset: a radix sort, for thousands may live at once and every
+ * item asks anew. Offsets are multiples of 64 bytes. */
+static const span *in_order(const lives *l, int n)
 {
-    span x = h[i];
-    for (int k; (k = 2 * i + 1) < n; i = k) {
-        k += k + 1 < n && h[k + 1].at < h[k].at;
-        if (h[k].at >= x.at)
-            break;
-        h[i] = h[k];
+    enum { BITS = 11, SIZE = 1 << BITS };
+    span *from = l->busy, *to = l->spare;
+    size_t most = 0;
+    for (int i = 0; i < n; i++)
+        most = from[i].at > most ? from[i].at : most;
+    for (size_t unit = 64; most / unit; unit <<= BITS) {
+        int start[SIZE + 1] = {0};
+        for (int i = 0; i < n; i++)
+            start[from[i].at / unit % SIZE + 1]++;
+        for (int k = 0; k < SIZE; k++)
+            start[k + 1] += start[k];
+        for (int i = 0; i < n; i++)
+            to[start[from[i].at / unit % SIZE]++] = from[i];
+        span *t = from;
+        from = to;
+        to = t;
     }
-    h[i] = x;
+    return from;
 }
 
 /* The lowest offset that is free of the placed ones while x lives. */
@@ -192,13 +203,9 @@ static size_t lowest_gap(const lives *l, const item *x)
         n = add_busy(l, n, l->during[node], at);
     for (int t = x->from + 1; t <= x->to; t++)
         n = add_busy(l, n, l->begins[t], at);
-    for (int i = n / 2; i >= 0 && n; i--)
-        sift(l->busy, n, i);
-    while (n && l->busy[0].at < at + x->bytes) {
-        at = l->busy[0].end > at ? l->busy[0].end : at;
-        l->busy[0] = l->busy[--n];
-        sift(l->busy, n, 0);
-    }
+    const span *busy = in_order(l, n);
+    for (int i = 0; i < n && busy[i].at < at + x->bytes; i++)
+        at = busy[i].end > at ? busy[i].end : at;
     return at;
 }
 
@@ -206,7 +213,8 @@ static size_t lowest_gap(const lives *l, const item *x)
 static size_t pack(nd_arena *a, items *it)
 {
     size_t end = 0;
-    lives l = {.a = a, .times = 1, .busy = ND_NEWN(a, span, it->n + 1)};
+    lives l = {.a = a, .times = 1, .busy = ND_NEWN(a, span, it->n + 1),
+               .spare = ND_NEWN(a, span, it->n + 1)};
     ranked *order = ND_NEWN(a, ranked, it->n + 1);
     for (int i = 0; i < it->n; i++) {
         order[i] = (ranked){&it->v[i], i};
