@@ -300,7 +300,9 @@ static void all_reduce(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
     cg_line(f, "ndrt_all_reduce(r, %s, %s, %s, NDRT_%s%s);",
             cg_group_name(f->g, op->mesh), out, cg_len(f, &n),
             op->sub == RED_MAX ? "MAX" : "SUM",
-            y->dtype == ND_I32 ? "_I32" : "");
+            y->dtype == ND_I32   ? "_I32"
+            : y->dtype == ND_I64 ? "_I64"
+                                 : "");
 }
 
 static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)

@@ -302,15 +302,22 @@ static void finish(const ev_stage *s, nd_dtype t, ev_piece *p)
         p->v[i] = ev_round(s, t, p->v[i]);
 }
 
+/* Of no elements. An integer has no infinity: that would wrap to another. */
+static double identity(nd_red red, nd_dtype t)
+{
+    double most = nd_is_float(t) ? INFINITY : t == ND_I64 ? 0x1p63 : 0x1p31 - 1;
+    if (red == RED_SUM)
+        return 0;
+    return red != RED_MAX ? most : t == ND_I32 ? -0x1p31 : -most;
+}
+
 bool eval_reduce(ev_stage *s, const nd_op *op)
 {
     const nd_type *t = &op->out[0]->type;
     const ev_piece *x = ev_get(s, op, op->in[0]);
     if (!x)
         return false;
-    double empty = op->sub == RED_SUM   ? 0
-                   : op->sub == RED_MAX ? -INFINITY
-                                        : INFINITY;
+    double empty = identity((nd_red)op->sub, t->dtype);
     ev_piece *out = ev_result(s, op, 0);
     for (int r = 0; r < s->nranks; r++) {
         ev_walk w = {0};

@@ -29,6 +29,11 @@ bool nd_has_trait(const nd_op *op, char trait)
 
 bool nd_is_linear(const nd_op *op)
 {
+    if (op->kind == OP_CAST) {
+        nd_dtype to = op->out[0]->type.dtype;
+        return nd_is_float(op->in[0]->type.dtype) && nd_is_float(to) &&
+               !nd_is_narrow(to);    /* nothing is rounded or wraps */
+    }
     return nd_has_trait(op, 'l') &&
            (op->kind != OP_REDUCE || op->sub == RED_SUM);
 }

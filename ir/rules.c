@@ -111,8 +111,7 @@ static const char *rule_cast(nd_module *m, const nd_op *op, nd_type *out)
 {
     nd_dtype t = op->out[0]->type.dtype;
     *out = *in(op, 0);
-    bool linear = nd_is_float(out->dtype) && nd_is_float(t) && !nd_is_narrow(t);
-    if (out->max || (out->sum && !linear))
+    if (out->max || (out->sum && !nd_is_linear(op)))
         return nd_fmt(m->ctx->arena, "a cast of %s before its sum is resolved",
                       text(m, in(op, 0)));
     out->dtype = t;

@@ -164,8 +164,7 @@ static bool linear_in_sums(const nd_op *op)
         known += class_of(op->in[i]) == KNOWN;
     }
     if (nd_is_linear(op))            /* a gather: in the table */
-        return !nd_is_narrow(op->out[0]->type.dtype) &&
-               (op->nin == 1 || class_of(op->in[1]) != SUM);
+        return op->nin == 1 || class_of(op->in[1]) != SUM;
     switch (op->kind) {
     case OP_CONTRACT:
         return sums == 1 && known + zero == 1;
@@ -191,7 +190,7 @@ static bool stays_zero(const nd_op *op)
     bool zero[3] = {false};
     for (int i = 0; i < op->nin && i < 3; i++)
         zero[i] = class_of(op->in[i]) == ZERO;
-    if (nd_is_linear(op))
+    if (nd_is_linear(op) || op->kind == OP_CAST)
         return zero[0];
     switch (op->kind) {
     case OP_CONTRACT:

@@ -207,14 +207,16 @@ static void copies_for_repeat(copier *k, nd_op *op)
     }
 }
 
-/* The runtime moves elements of 4 bytes and adds floats and i32. */
+/* The runtime moves elements of 4 bytes and reduces floats and integers; an
+ * all_reduce names no axis. */
 static bool moves_as_is(nd_code *c, const nd_op *op)
 {
     const nd_type *t = &op->in[0]->type;
     nd_len inner = {.k = (int64_t)nd_dtype_size(t->dtype)};
-    if (t->dtype == ND_F32 || (t->dtype == ND_I32 &&
-                               op->kind == OP_ALL_REDUCE))
+    if (t->dtype == ND_F32)
         return true;
+    if (op->kind == OP_ALL_REDUCE)
+        return t->dtype == ND_I32 || t->dtype == ND_I64;
     for (int i = nd_axis_at(t, op->axes[0]) + 1; i < t->rank; i++)
         nd_len_mul(c, &inner, nd_ext_of(c, t, i));
     return op->kind == OP_ALL_GATHER && inner.k % 4 == 0;

@@ -170,10 +170,6 @@ static uint32_t passes_through(nd_sh *s, const nd_op *op)
     uint32_t first = op->nin ? op->in[0]->type.sum : 0;
     if (settled_before(s, op))
         return 0;
-    /* Integers are summed as integers, and nothing is rounded in parts. */
-    if (op->kind == OP_CAST && (!nd_is_float(op->in[0]->type.dtype) ||
-                                nd_is_narrow(op->out[0]->type.dtype)))
-        return 0;
     if (op->nin == 1 && nd_is_linear(op) && op->kind != OP_BROADCAST)
         return first;
     if (op->kind != OP_MAP)

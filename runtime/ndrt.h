@@ -255,11 +255,12 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 /* What a reduction makes of the members' numbers. Integers wrap around. */
 typedef enum {
     NDRT_SUM, NDRT_MAX,           /* of floats */
-    NDRT_SUM_I32, NDRT_MAX_I32
+    NDRT_SUM_I32, NDRT_MAX_I32,
+    NDRT_SUM_I64, NDRT_MAX_I64
 } ndrt_fold_kind;
 
 /* In place, over the group's ranks, summed in rank order: the same bits on
- * every rank and every communicator. n elements of 4 bytes. */
+ * every rank and every communicator. n elements of 4 bytes, or 8 of i64. */
 void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
                      ndrt_fold_kind how);
 

@@ -327,6 +327,7 @@ static bool build(nd_ctx *c, const options *o)
     m->train.lr = 1;
     m->train.momentum = m->train.weight_decay = m->train.clip = 0;
     m->train.warmup = m->train.eval_every = 0;
+    m->train.metrics.n = 0;          /* nor are rows held out for them */
     m->train.steps = 1;
     m->train.seed = o->seed;
     m->train.load_path = NULL;
