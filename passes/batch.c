@@ -241,6 +241,24 @@ static bool classify_repeat(nd_module *m, nd_op *op)
     return true;
 }
 
+/* What stands beside a sum over rows would count once per microbatch. */
+static bool refuse_sum(nd_module *m, const nd_op *op, const nd_value *sum)
+{
+    bool term = op->kind == OP_MAP && (op->sub == EW_ADD || op->sub == EW_SUB);
+    for (int i = 0; i < op->nin && term; i++)
+        term = op->in[i] == sum || class_of(op->in[i]) == KNOWN;
+    return refuse(m, op, sum,
+                  term ? nd_fmt(m->ctx->arena,
+                                "`%s` sums over rows of the batch and meets a "
+                                "term without rows; put the term inside the "
+                                "sum or mean over `%s`",
+                                sum->name, m->sample->name)
+                       : nd_fmt(m->ctx->arena,
+                                "`%s` sums over rows of the batch and is then "
+                                "used by `%s`, which is not linear in it",
+                                sum->name, nd_op_name(op)));
+}
+
 static bool classify_op(nd_module *m, nd_op *op)
 {
     if (op->kind == OP_REPEAT)
@@ -258,12 +276,7 @@ static bool classify_op(nd_module *m, nd_op *op)
     if (sum) {
         set_class(out, SUM);
         if (rows || !linear_in_sums(op))
-            return refuse(m, op, sum,
-                          nd_fmt(m->ctx->arena,
-                                 "`%s` sums over rows of the batch and is then "
-                                 "used by `%s`, which is not linear in it",
-                                 sum->name,
-                                 nd_op_name(op)));
+            return refuse_sum(m, op, sum);
         return true;
     }
     if (stays_zero(op)) {
