@@ -28,10 +28,15 @@ bool ck_form_at(nd_arena *a, int i, ck_form *out)
     return true;
 }
 
-bool ck_is_builtin(const char *name)
+int ck_ew_function(const char *name)
 {
     int op = nd_ew_find(name);
-    if (op >= EW_EXP && op <= EW_MAX)
+    return op >= EW_EXP && op <= EW_MAX ? op : -1;
+}
+
+bool ck_is_builtin(const char *name)
+{
+    if (ck_ew_function(name) >= 0)
         return true;
     for (int i = 0; i < NTABLE; i++)
         if (*name && !strcmp(name, table[i].name))

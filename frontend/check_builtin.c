@@ -359,13 +359,6 @@ static ck_val no_gradient(ck *c, ast_expr *e)
     return r.v ? r : ck_bad();
 }
 
-static int function_ew(const char *name)
-{
-    int op = nd_ew_find(name);
-    bool fn = op >= EW_EXP && op <= EW_MAX;
-    return fn ? op : -1;
-}
-
 static bool is_reduction(const char *name)
 {
     return !strcmp(name, "sum") || !strcmp(name, "mean") ||
@@ -374,7 +367,7 @@ static bool is_reduction(const char *name)
 
 ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk)
 {
-    int op = function_ew(name);
+    int op = ck_ew_function(name);
     bool axes = is_reduction(name) || ck_is_shape(name) ||
                 !strcmp(name, "rename") || !strcmp(name, "cast");
     if (!axes && brk) {

@@ -490,6 +490,7 @@ typedef struct ck_form {
 } ck_form;
 bool ck_form_at(nd_arena *a, int i, ck_form *out);   /* false: no more */
 bool ck_is_builtin(const char *name);
+int ck_ew_function(const char *name);    /* exp, maximum ...: nd_ew; or -1 */
 
 /* check_builtin.c: indexing, the other built-in functions */
 ck_val ck_builtin(ck *c, ast_expr *e, const char *name, ast_brk *brk);

@@ -112,13 +112,6 @@ static nd_value *clone_free(nd_ad *d, const nd_value *v)
 
 /* A kept value may have the axis of the repeat itself: stacked, it has that
  * one under another name. */
-static nd_axis *spare_axis(nd_module *m, nd_axis *a)
-{
-    nd_axis *spare = nd_axis_new(m, a->name, a->size, a->loc);
-    spare->like = a;
-    return spare;
-}
-
 static nd_value *rename_at_end(nd_ad *d, nd_value *v, nd_axis *from,
                                nd_axis *to)
 {
@@ -145,7 +138,7 @@ nd_value *nd_ad_use(nd_ad *d, nd_value *v)
     } else {
         nd_value *kept = v;
         if (nd_axis_at(&v->type, a) >= 0) {
-            spare = spare_axis(d->m, a);
+            spare = nd_axis_twin(d->m, a);
             kept = rename_at_end(d, v, a, spare);
         }
         whole = nd_repeat_stack(d->m, d->fwd, kept);
