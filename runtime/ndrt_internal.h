@@ -222,6 +222,16 @@ typedef struct ndrt_st_file {
     ndrt_st_tensor *t;
 } ndrt_st_file;
 
+/* A file that is being read, and where what is wrong with it goes. */
+typedef struct ndrt_reader {
+    ndrt_st_file *f;
+    const char *path;
+    char *error;
+    size_t error_size;
+} ndrt_reader;
+/* Maps the file and lets `read` find its tensors; closes it if that fails. */
+ndrt_status ndrt_read_file(ndrt_reader *rd,
+                           ndrt_status (*read)(ndrt_reader *));
 /* A failure leaves its text, which names the path, in error[]. */
 ndrt_status ndrt_st_open(ndrt_st_file *f, const char *path, char *error,
                          size_t error_size);

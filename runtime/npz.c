@@ -14,12 +14,7 @@
 #include <string.h>
 #include <zlib.h>
 
-typedef struct reader {
-    ndrt_st_file *f;
-    const char *path;
-    char *error;
-    size_t error_size;
-} reader;
+typedef ndrt_reader reader;
 
 #define BAD(rd, ...) \
     (snprintf((rd)->error, (rd)->error_size, __VA_ARGS__), NDRT_EINPUT)
@@ -352,12 +347,5 @@ ndrt_status ndrt_npz_open(ndrt_st_file *f, const char *path, char *error,
 {
     reader rd = {f, path, error, error_size};
 
-    *f = (ndrt_st_file){0};
-    ndrt_status s = ndrt_map_file(path, &f->map, &f->bytes, error, error_size);
-    if (s != NDRT_OK)
-        return s;
-    s = read_members(&rd);
-    if (s != NDRT_OK)
-        ndrt_st_close(f);
-    return s;
+    return ndrt_read_file(&rd, read_members);
 }

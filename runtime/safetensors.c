@@ -44,12 +44,7 @@ size_t ndrt_st_type_size(ndrt_st_type t)
 
 /* ---- the header ------------------------------------------------------- */
 
-typedef struct reader {
-    ndrt_st_file *f;
-    const char *path;
-    char *error;
-    size_t error_size;
-} reader;
+typedef ndrt_reader reader;
 
 #define BAD(rd, ...) \
     (snprintf((rd)->error, (rd)->error_size, __VA_ARGS__), NDRT_EINPUT)
@@ -222,19 +217,28 @@ static ndrt_status read_header(reader *rd)
     return s == NDRT_OK ? check_cover(rd, p + 8 + len, f->bytes - 8 - len) : s;
 }
 
+ndrt_status ndrt_read_file(ndrt_reader *rd,
+                           ndrt_status (*read)(ndrt_reader *))
+{
+    ndrt_st_file *f = rd->f;
+
+    *f = (ndrt_st_file){0};
+    ndrt_status s = ndrt_map_file(rd->path, &f->map, &f->bytes, rd->error,
+                                  rd->error_size);
+    if (s != NDRT_OK)
+        return s;
+    s = read(rd);
+    if (s != NDRT_OK)
+        ndrt_st_close(f);
+    return s;
+}
+
 ndrt_status ndrt_st_open(ndrt_st_file *f, const char *path, char *error,
                          size_t error_size)
 {
     reader rd = {f, path, error, error_size};
 
-    *f = (ndrt_st_file){0};
-    ndrt_status s = ndrt_map_file(path, &f->map, &f->bytes, error, error_size);
-    if (s != NDRT_OK)
-        return s;
-    s = read_header(&rd);
-    if (s != NDRT_OK)
-        ndrt_st_close(f);
-    return s;
+    return ndrt_read_file(&rd, read_header);
 }
 
 void ndrt_st_close(ndrt_st_file *f)
