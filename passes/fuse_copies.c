@@ -240,6 +240,13 @@ static void copies_for(copier *k, nd_op *op)
     read_instead(k, op);
     if (nd_is_same(c, op))
         return;
+    if (nd_has_trait(op, 'k')) {
+        if (!moves_as_is(c, op))
+            move_as_float(k, op);
+        else if (!is_packed(c, op->in[0]))
+            copy_operand(k, op, 0);
+        return;
+    }
     switch (op->kind) {
     case OP_CONTRACT:
         for (int i = 0; i < 2; i++)
@@ -257,14 +264,6 @@ static void copies_for(copier *k, nd_op *op)
             copy_operand(k, op, 0);
             op->in[0]->type = nested_type(op);
         }
-        break;
-    case OP_ALL_REDUCE:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_GATHER:
-        if (!moves_as_is(c, op))
-            move_as_float(k, op);
-        else if (!is_packed(c, op->in[0]))
-            copy_operand(k, op, 0);
         break;
     case OP_OUTPUT:
         if (!is_packed(c, op->in[0]) || !even_inside(c, op->in[0])) {

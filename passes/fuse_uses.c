@@ -21,20 +21,14 @@ bool nd_is_copy(const nd_op *op)
 bool nd_is_same(const nd_code *c, const nd_op *op)
 {
     const nd_mesh *m = &c->m->mesh;
-    switch (op->kind) {
-    case OP_STOP_GRAD:
+    if (op->kind == OP_STOP_GRAD)
         return !nd_is_copy(op);
-    case OP_ALL_REDUCE:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_GATHER:
-    case OP_SLICE:
-        for (int i = 0; i < m->n; i++)
-            if (op->mesh >> i & 1 && m->size[i] > 1)
-                return false;
-        return true;
-    default:
+    if (!nd_has_trait(op, 'k') && op->kind != OP_SLICE)
         return false;
-    }
+    for (int i = 0; i < m->n; i++)
+        if (op->mesh >> i & 1 && m->size[i] > 1)
+            return false;
+    return true;
 }
 
 nd_value *nd_behind(const nd_code *c, nd_value *v)
