@@ -4,7 +4,8 @@
  * shards attain. A contraction counts a multiply and an add per point of its
  * iteration space; collectives are ring algorithms on n ranks with S bytes of
  * the whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce
- * twice that (Thakur, Rabenseifner, Gropp, IJHPCA 2005).
+ * twice that (Thakur, Rabenseifner, Gropp, IJHPCA 2005); all_to_all sends all
+ * but its own part of what a rank holds.
  */
 #include "passes.h"
 
@@ -59,6 +60,7 @@ double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
         return 2 * one * local_numel(&op->in[0]->type, mesh) *
                (double)nd_dtype_size(op->in[0]->type.dtype);
     case OP_REDUCE_SCATTER:
+    case OP_ALL_TO_ALL:
         return one * local_numel(&op->in[0]->type, mesh) *
                (double)nd_dtype_size(op->in[0]->type.dtype);
     case OP_ALL_GATHER:

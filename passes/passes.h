@@ -265,6 +265,7 @@ nd_ref nd_grad_ref(nd_code *c, const nd_op *accum);
 nd_value *nd_accum_source(const nd_code *c, const nd_op *accum);
 /* Where the result of an op goes that accumulates or stores; see vinfo. */
 bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
+int nd_ref_axis(const nd_ref *r, const nd_axis *a);  /* position or -1 */
 bool nd_is_packed(const nd_code *c, const nd_ref *r);
 nd_len nd_numel_local(nd_code *c, const nd_ref *r);  /* of this rank */
 size_t nd_bytes_max(nd_code *c, const nd_value *v);  /* place of v, rounded */
