@@ -48,25 +48,31 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
     }
 }
 
-double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh)
 {
-    double n = 1;
+    double n = 1, size = (double)nd_dtype_size(in->dtype);
     for (int i = 0; i < mesh->n; i++)
-        if (op->mesh >> i & 1)
+        if (over >> i & 1)
             n *= mesh->size[i];
     double one = (n - 1) / n;
-    switch (op->kind) {
+    switch (kind) {
     case OP_ALL_REDUCE:
-        return 2 * one * local_numel(&op->in[0]->type, mesh) *
-               (double)nd_dtype_size(op->in[0]->type.dtype);
+        return 2 * one * local_numel(in, mesh) * size;
     case OP_REDUCE_SCATTER:
     case OP_ALL_TO_ALL:
-        return one * local_numel(&op->in[0]->type, mesh) *
-               (double)nd_dtype_size(op->in[0]->type.dtype);
+        return one * local_numel(in, mesh) * size;
     case OP_ALL_GATHER:
-        return one * local_numel(&op->out[0]->type, mesh) *
-               (double)nd_dtype_size(op->out[0]->type.dtype);
+        return one * local_numel(out, mesh) * size;
     default:
         return 0;
     }
+}
+
+double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
+{
+    if (!nd_has_trait(op, 'k'))
+        return 0;
+    return nd_comm_bytes(op->kind, op->mesh, &op->in[0]->type,
+                         &op->out[0]->type, mesh);
 }

@@ -61,7 +61,10 @@ double nd_schedule_bubble(const nd_module *m);
 /* ---- cost.c ------------------------------------------------------------- */
 
 double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
-/* Bytes that one rank sends for this collective op, ring algorithm. */
+/* Bytes that one rank sends for a collective between two types of a value over
+ * these mesh axes, ring algorithm; for such an op. */
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh);
 double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
 
 /* ---- heap.c: numbers, the least one first ------------------------------- */
