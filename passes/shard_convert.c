@@ -196,9 +196,11 @@ static nd_value *settle(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
 }
 
 static nd_value *move(nd_sh *s, nd_sh_level *lv, nd_builder *b,
-                      nd_sh_info *info, nd_value *v, const nd_type *want)
+                      nd_sh_info *info, nd_value *v, const nd_type *wanted)
 {
     uint32_t micro = 1u << s->m->mesh.micro;
+    nd_type t = *wanted, *want = &t;
+    t.sum &= v->type.sum;            /* what is settled stays so */
     copies c = copies_of(info, v, want);
     nd_sh_path path;
     if (v->type.max && !c.n) {
