@@ -248,6 +248,7 @@ typedef struct nd_front_options {
     const char *const *set;          /* "axis=N" */
     const char *plan_path;           /* file whose plan replaces the plan */
     const char *model;               /* which model, or NULL */
+    bool require_even;               /* for the plan */
     bool sealed;                     /* reads no other file: use "f" fails */
 } nd_front_options;
 

@@ -37,6 +37,8 @@ static const char help[] =
     "repeated\n"
     "  --model NAME       compile that model of several (.nd only)\n"
     "  --plan FILE        use the plan block of FILE (.nd only)\n"
+    "  --require-even     refuse sizes that do not divide over the mesh (.nd "
+    "only)\n"
     "  --dump-after=PASS  print the graph after a pass, or after `all`; not "
     "with\n"
     "                     --emit=ast, with --emit=ir only up to --until\n"
@@ -211,6 +213,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--plan", &o.plan, NULL, NULL},
         {"--model", &o.model, NULL, NULL},
         {"--dump-after", &o.dump_after, NULL, NULL},
+        {"--require-even", NULL, &o.require_even, NULL},
         {"--verify-each", NULL, &o.verify_each, NULL},
         {"--werror", NULL, &o.werror, NULL},
         {"--help", NULL, &i.help, NULL},
@@ -223,7 +226,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--list-ops", NULL, &i.ops, NULL},
         {"--list-passes", NULL, &i.passes, NULL},
     };
-    int all = sizeof opts / sizeof *opts, n = check ? 9 : all;
+    int all = sizeof opts / sizeof *opts, n = check ? 10 : all;
     int files = parse(argc, argv, opts, n);
     int rc = files < 0 ? NDC_BAD_USAGE : print_info(&i);
     if (rc >= 0)

@@ -39,6 +39,8 @@ typedef struct ndc_options {
     const char *const *set;          /* "axis=N" */
     const char *dump_after;          /* pass name or "all": to stderr */
     const char *until;               /* last pass to run, for NDC_IR */
+    bool require_even;               /* a size that does not divide is an
+                                        error */
     bool verify_each;                /* verify after every pass */
     bool werror;                     /* a warning fails the compilation */
     void (*sink)(void *user, int severity, const char *text);

@@ -30,6 +30,7 @@ bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
 bool pass_batch(nd_module *m, const nd_options *o);
 bool pass_shard(nd_module *m, const nd_options *o);
+bool pass_fit(nd_module *m, const nd_options *o);
 bool pass_comm_opt(nd_module *m, const nd_options *o);
 bool pass_recompute(nd_module *m, const nd_options *o);
 bool pass_pipeline(nd_module *m, const nd_options *o);
