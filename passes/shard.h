@@ -24,6 +24,7 @@ typedef struct nd_sh {
     ND_VEC(nd_sh_info *) info;       /* by value mark */
     ND_VEC(nd_op *) accumulates;
     bool *graded;                    /* by param: a contribution was seen */
+    uint32_t *summed;                /* by param: what one was pending over */
     bool failed;
 } nd_sh;
 
@@ -35,6 +36,11 @@ void nd_sh_walk(const nd_module *m, int n, nd_axis *const *axes,
                 uint32_t taken, nd_phase phase, nd_cut *cut);
 /* t with the cut of its own axes and nothing pending. */
 nd_type nd_sh_home(const nd_module *m, const nd_type *t, nd_phase phase);
+
+/* shard_store.c: the type that a parameter is stored in; and what the plan says
+ * of that and is not so. */
+void nd_sh_store(nd_sh *s, nd_op *param);
+void nd_sh_check_store(nd_sh *s);
 
 /* shard_micro.c: sets `partial`. */
 void nd_sh_find_partial(nd_sh *s);

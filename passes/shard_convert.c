@@ -230,6 +230,12 @@ static nd_value *settled(nd_sh *s, nd_builder *b, nd_sh_info *info,
         return found;
     nd_type home = *want;
     nd_sh_walk(s->m, home.rank, home.axis, want->sum, b->phase, home.cut);
+    /* A gradient that is stored in smaller pieces is scattered to them. */
+    bool smaller = true;
+    for (int k = 0; k < want->rank; k++)
+        smaller &= is_prefix(home.cut[k], want->cut[k]);
+    if (smaller)
+        home = *want;
     nd_value *r = resolve(s, b, v, &home);
     if (!s->failed && !nd_same_cut(&r->type, want))
         ND_PUSH(s->m->ctx->arena, &info->variants, r);
