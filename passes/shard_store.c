@@ -239,6 +239,12 @@ void nd_sh_store(nd_sh *s, nd_op *op)
         op->phase = PH_PRE;
 }
 
+bool nd_is_in_pieces(const nd_module *m, const nd_param *p)
+{
+    nd_type home = nd_sh_home(m, &p->value->type, PH_PRE);
+    return !nd_same_cut(&p->value->type, &home);
+}
+
 uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p)
 {
     uint32_t mask = m->plan.zero == 1 ? m->plan.zero_mesh : 0;
