@@ -538,7 +538,6 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
 bool ck_cfg_word(ck *c, const ast_expr *e);
 void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
                    const char *const *cand, int n);
-bool ck_glob(const char *pattern, const char *text);
 
 /* check_train.c, check_plan.c */
 /* The axis that `train { over }` names, else `batch` as the model's file has
@@ -546,5 +545,14 @@ bool ck_glob(const char *pattern, const char *text);
 void ck_sample_axis(ck *c, const ast_decl *train, ck_file *model);
 void ck_train(ck *c, const ast_decl *train);
 void ck_plan(ck *c, const ast_decl *plan);
+/* By name; -1 and NULL after an error. */
+int ck_mesh_axis(ck *c, ast_name n);
+nd_axis *ck_model_axis(ck *c, ast_name n);
+
+/* check_scope.c: which rules there are, and for which values */
+void ck_shard(ck *c, const ast_pent *e);
+void ck_zero(ck *c, const ast_pent *e);
+void ck_scopes(ck *c);               /* once all lines are read */
+const nd_rule *ck_rule_of(const nd_plan *p, const nd_axis *a);
 
 #endif

@@ -67,6 +67,8 @@ void nd_put(nd_buf *b, const char *s);
 void nd_putf(nd_buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void nd_putn(nd_buf *b, const char *s, size_t n);
+/* A pattern over parameters: `*` is any characters, `?` one. */
+bool nd_glob(const char *pattern, const char *text);
 uint64_t nd_hash(const char *s);     /* FNV-1a; names random streams too */
 
 /* ---- table.c: pointers or strings -> pointers ---------------------------- */
@@ -570,8 +572,9 @@ bool nd_is_free(const nd_value *v);
 void nd_mark_free(nd_module *m);
 /* Is v (or what it broadcasts) the constant c? */
 bool nd_is_const(const nd_value *v, double c);
-/* Is v a parameter in another dtype? Who holds the one can make the other. */
-bool nd_is_weight_cast(const nd_value *v);
+/* Is v a parameter, or its slice in a body, in another dtype or at another cut?
+ * Who holds the one can make the other. */
+bool nd_is_weight_copy(const nd_value *v);
 nd_block *nd_block_of(const nd_value *v);
 /* The repeat over `a` that encloses block b, or NULL. */
 nd_op *nd_enclosing(const nd_block *b, const nd_axis *a);

@@ -306,6 +306,11 @@ void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 void nd_buckets(nd_code *c);         /* buckets.c */
+/* Is a parameter stored in smaller pieces than its uses read? */
+bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
+/* The mesh axes that share a parameter's state, each a flat part of it, as far
+ * as its gradient is summed over them (shard_store.c). */
+uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
 /* The mesh axes that cut the matrices of a parameter, not only their list. */
 uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);

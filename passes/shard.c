@@ -267,6 +267,7 @@ static void accumulate(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     nd_param *p = op->param;
     nd_type t = op->in[0]->type;
+    s->summed[p->index] |= t.sum;
     t.sum &= ~nd_cut_mask(&p->value->type);
     t.max = 0;
     for (int i = 0; i < t.rank; i++)
@@ -284,6 +285,16 @@ static void output(nd_sh *s, nd_sh_level *lv, nd_op *op)
     op->in[0] = nd_sh_convert(s, lv, op->in[0], &t);
 }
 
+/* A parameter that is gathered once per step is scanned whole. */
+static void gather_scanned(nd_sh *s, nd_sh_level *lv, nd_op *op, int i)
+{
+    const nd_op *def = op->in[i]->def;
+    if (!def || def->kind != OP_PARAM || def->phase != PH_PRE)
+        return;
+    nd_type t = nd_sh_home(s->m, &op->in[i]->type, PH_PRE);
+    op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
+}
+
 static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     nd_block *b = op->body;
@@ -291,6 +302,7 @@ static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
     for (int i = 0; i < nin; i++) {
         nd_type *t = &b->args.v[i]->type;
         if (i >= op->ncarry) {
+            gather_scanned(s, lv, op, i);
             nd_dtype keep = t->dtype;
             *t = op->in[i]->type;
             t->dtype = keep;
@@ -326,8 +338,7 @@ static void block(nd_sh *s, nd_sh_level *up, nd_block *b)
             input(s, op);
             break;
         case OP_PARAM:
-            op->out[0]->type =
-                nd_sh_home(s->m, &op->out[0]->type, PH_PRE);
+            nd_sh_store(s, op);
             break;
         case OP_CONST:
             break;
@@ -407,7 +418,8 @@ static void check_room(nd_sh *s)
 bool pass_shard(nd_module *m, const nd_options *o)
 {
     (void)o;
-    nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n)};
+    nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n),
+               .summed = ND_NEWN(m->ctx->arena, uint32_t, m->params.n)};
     nd_walk(m->step, check_rules, &s);
     check_room(&s);
     nd_clear_marks(m);
@@ -415,6 +427,7 @@ bool pass_shard(nd_module *m, const nd_options *o)
     block(&s, NULL, m->step);
     if (!s.failed)
         unify_gradients(&s);
+    nd_sh_check_store(&s);
     for (int i = 0; i < m->params.n; i++) {
         nd_param *p = m->params.v[i];
         uint32_t sum = p->grad.sum;
