@@ -2,7 +2,7 @@
  * update, in order, under the source line that asks for it; then the sums.
  *
  *   gpt.nd:20  x = x + attention(layernorm[d](x) as ln1) as attn
- *     forward    all_gather     over tp    16 x   12,288 B   196,608 B   48.4 us
+ *     forward    all_gather    over tp    16 x   12,288 B   196,608 B   48.4 us
  *
  * The calls are those of a step; the bytes are those of the largest call and
  * of all of them. The rows come from passes/comm_report.c.
@@ -48,7 +48,7 @@ static const char *heading(report *r, const nd_comm_row *x)
 
 static void put_row(report *r, const nd_comm_row *x)
 {
-    nd_putf(r->b, "    %-10s %-14s over %-10s %6lld x %14s %16s %10s\n",
+    nd_putf(r->b, "    %-10s %-14s over %-10s %6lld x %17s %19s %9s\n",
             x->when, x->name, cg_mesh_text(r->m, x->mesh),
             (long long)x->calls, bytes_text(r->a, x->once),
             bytes_text(r->a, x->bytes),
@@ -86,7 +86,7 @@ static void put_sum(report *r, uint32_t mesh, int kind)
         bytes += x->bytes;
         seconds += x->seconds;
     }
-    nd_putf(r->b, "    %-10s %-14s %-15s %6lld x %31s %10s\n", "",
+    nd_putf(r->b, "    %-10s %-14s %-15s %6lld x %37s %9s\n", "",
             kind == ANY ? "all" : nd_comm_names[kind],
             mesh ? nd_fmt(r->a, "over %s", cg_mesh_text(r->m, mesh)) : "all",
             (long long)calls,

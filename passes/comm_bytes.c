@@ -83,7 +83,7 @@ static int64_t bytes_at(const nd_spot *s, const nd_value *v)
     return nd_spot_numel(s, &v->type) * (int64_t)nd_dtype_size(v->type.dtype);
 }
 
-/* ---- arrays that the runtime cuts itself ---------------------------------- */
+/* ---- arrays that the runtime cuts itself --------------------------------- */
 
 /* Piece i of n elements: the first ones are longer. */
 static int64_t piece(int64_t n, int64_t parts, int64_t i)
@@ -106,7 +106,7 @@ nd_message nd_parts_message(const nd_spot *s, nd_comm_kind k, uint32_t mesh,
     return (nd_message){k, 1, (words - own) * WORD};
 }
 
-/* ---- ops ------------------------------------------------------------------ */
+/* ---- ops ----------------------------------------------------------------- */
 
 typedef nd_message message_fn(const nd_op *op, const nd_spot *s);
 

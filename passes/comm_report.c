@@ -215,7 +215,8 @@ static void push_matrices(lister *l, const nd_param *p)
 
 static void push_update(lister *l, const nd_bucket *b)
 {
-    nd_comm_row r = row_of(l, b->muon ? "momenta" : "parameters", NULL, b->zero);
+    const char *when = b->muon ? "momenta" : "parameters";
+    nd_comm_row r = row_of(l, when, NULL, b->zero);
     r.what = name_bucket(l, b);
     push_own(l, r, nd_parts_message(&l->at, COMM_ALL_GATHER, b->zero,
                                     (int64_t)b->n), 1);
@@ -243,7 +244,7 @@ static void walk_buckets(lister *l, void (*f)(lister *, const nd_bucket *))
     }
 }
 
-/* ---- all ------------------------------------------------------------------ */
+/* ---- all ----------------------------------------------------------------- */
 
 void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
                      nd_comm_rows *rows)

@@ -6,9 +6,9 @@
  *
  * A communicator around the communicator: it counts a call by its arguments and
  * passes it on, so that whoever calls is counted and no caller knows of it.
- * Bytes are those that this rank sends by the ring algorithms (what it gets, for
- * recv); passes/comm_bytes.c of the compiler says how many, from the types, and
- * a test compares the two.
+ * Bytes are those that this rank sends by the ring algorithms, or gets by recv;
+ * passes/comm_bytes.c of the compiler says how many, from the types, and a test
+ * compares the two.
  */
 #include "ndrt_internal.h"
 
