@@ -29,7 +29,10 @@ static const char help[] =
     "                       schedule  the pipeline's timeline\n"
     "                       c         the generated program\n"
     "                       plan      memory, communication, bubble\n"
+    "                       comm      every collective: bytes, calls, time\n"
     "  --until=PASS       with --emit=ir: the graph after that pass\n"
+    "  --rank=N           with --emit=comm: that rank, not the first of each "
+    "stage\n"
     "\n"
     "building and check:\n"
     "  --mesh a=1,b=2     sizes of the plan's mesh axes (.nd only)\n"
@@ -222,6 +225,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--emit", &emit, NULL, NULL},
         {"-o", &o.out, NULL, NULL},
         {"--until", &o.until, NULL, NULL},
+        {"--rank", &o.rank, NULL, NULL},
         {"--version", NULL, &i.version, NULL},
         {"--list-ops", NULL, &i.ops, NULL},
         {"--list-passes", NULL, &i.passes, NULL},

@@ -68,6 +68,52 @@ double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
                      const nd_type *out, const nd_mesh *mesh);
 double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
 
+/* The kinds of calls that carry bytes between ranks, as the runtime counts
+ * them. An op may be carried by another one's kind. */
+typedef enum {
+    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL,
+    COMM_SHIFT, COMM_SEND, COMM_RECV, COMM_NKINDS
+} nd_comm_kind;
+extern const char *const nd_comm_names[COMM_NKINDS];
+
+/* What the ranks run on: `near` neighbours share fast links. */
+typedef struct nd_cluster {
+    int near;
+    double near_bandwidth, near_latency;     /* bytes per second, seconds */
+    double far_bandwidth, far_latency;
+} nd_cluster;
+extern const nd_cluster nd_default_cluster;
+/* Seconds that one call of `members` ranks along `mesh` takes, each of which
+ * sends so many bytes. */
+double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
+                       uint32_t mesh, int members, double bytes);
+
+/* ---- comm_bytes.c: what one rank sends ----------------------------------- */
+
+/* A rank at a microbatch: coord[micro]. */
+typedef struct nd_spot {
+    const nd_mesh *mesh;
+    int coord[ND_MAX_MESH];
+    const nd_axis *piped;            /* whose iterations it has, or NULL */
+    int64_t iterations;
+} nd_spot;
+nd_spot nd_spot_of(const nd_module *m, int rank);
+int64_t nd_spot_numel(const nd_spot *s, const nd_type *t);
+int nd_group_size(const nd_mesh *m, uint32_t mesh);
+
+/* What one op or one step of the update does on a rank: calls of one kind, and
+ * the bytes that the rank sends in all of them. */
+typedef struct nd_message {
+    nd_comm_kind kind;
+    int64_t calls, bytes;
+} nd_message;
+nd_message nd_op_message(const nd_op *op, const nd_spot *s);
+/* The same of `words` numbers of 4 bytes on every rank of a group: summed; or
+ * gathered (or scattered) in equal parts, `words` in all. */
+nd_message nd_sum_message(const nd_spot *s, uint32_t mesh, int64_t words);
+nd_message nd_parts_message(const nd_spot *s, nd_comm_kind k, uint32_t mesh,
+                            int64_t words);
+
 /* ---- heap.c: numbers, the least one first ------------------------------- */
 
 typedef ND_VEC(int) nd_heap;
@@ -315,5 +361,29 @@ uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
 uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
+
+/* ---- comm_report.c: what a rank sends in a step -------------------------- */
+
+/* One collective of the program, or one that the runtime adds to it. */
+typedef struct nd_comm_row {
+    const char *when;                /* "forward", "gradients", ... */
+    const char *name;                /* of the op, or of the kind */
+    nd_comm_kind kind;
+    uint32_t mesh;                   /* no axis of size 1 */
+    int members;                     /* of the group */
+    nd_loc loc;                      /* where the program asks for it */
+    const char *what;                /* ... or what the runtime does it for */
+    int64_t calls;                   /* of a step */
+    int64_t once;                    /* bytes of the largest call */
+    int64_t bytes;                   /* of the step; a receive's are sent by
+                                        another rank */
+    double seconds;
+} nd_comm_row;
+typedef ND_VEC(nd_comm_row) nd_comm_rows;
+/* In the order of the program. */
+void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
+                     nd_comm_rows *rows);
+/* The first rank of a stage: it has the largest pieces. */
+int nd_first_rank(const nd_module *m, int stage);
 
 #endif
