@@ -261,6 +261,31 @@ int nd_read_file(nd_ctx *c, const char *path);
 bool nd_read_bytes(FILE *f, nd_buf *b);
 int nd_add_bytes(nd_ctx *c, const char *name, const nd_buf *bytes);
 
+/* ---- verify_sizes.c: small axes for a plan ------------------------------- */
+
+/* How one program is compiled again and again; messages are kept back. */
+typedef struct vf_request {
+    const char *path;
+    nd_front_options front;          /* with the user's own sizes */
+    nd_arena *arena;
+} vf_request;
+
+/* The module in a context of its own, passes up to `last` done (NULL: none,
+ * "all": all). NULL after an error, whose text is then in *why. */
+nd_module *vf_compile(const vf_request *q, const nd_front_options *front,
+                      const char *last, const char **why);
+
+typedef struct vf_size {
+    const char *axis;
+    int64_t was, is;
+} vf_size;
+
+/* Sizes for the axes that the file declares by a number, as small as the plan
+ * allows; `m` is the program as it is, after all passes. */
+int vf_shrink(const vf_request *q, nd_module *m, vf_size **out);
+/* The options of the request with these sizes. */
+nd_front_options vf_sized(const vf_request *q, int n, const vf_size *size);
+
 /* ---- values.c: what a program computes ----------------------------------- */
 
 /* Evaluates the module on one device at its initial parameters, on the inputs

@@ -639,18 +639,33 @@ typedef struct nd_feed {             /* a global value for an input or param */
     const nd_tensor *t;
 } nd_feed;
 
+/* What one rank holds of a value: per axis the first global index and the
+ * length, then the elements in row-major order. v NULL: nothing. */
+typedef struct nd_piece {
+    int64_t off[ND_MAX_RANK], n[ND_MAX_RANK];
+    int64_t count;
+    double *v;
+} nd_piece;
+
 typedef struct nd_eval_options {
     bool f32;                        /* round every result to float */
+    bool exact;                      /* round nothing, bf16 and f16 neither */
     bool training;                   /* dropout on */
     uint64_t seed;
     int64_t step;
     int nfeeds;
     const nd_feed *feeds;            /* a missing param starts from its init */
+    /* By param and rank of the mesh: what the ranks hold of the params, which
+     * no feed gives then. NULL otherwise. */
+    nd_piece *const *held;
 } nd_eval_options;
 
 typedef struct nd_eval_result {
     double loss;
     nd_tensor **grads;               /* per m->params, global; or NULL */
+    /* With `held`, instead: by param and rank what the rank accumulated, its
+     * cut as p->grad says, what is pending there still pending. */
+    nd_piece **held_grads;
     nd_tensor **outputs;             /* per m->outputs, global */
     /* collectives run, by opcode, over all ranks' groups once each */
     int64_t collectives[OP_COUNT];
@@ -661,6 +676,28 @@ typedef struct nd_eval_result {
 bool nd_eval(nd_module *m, const nd_eval_options *o, nd_eval_result *r);
 /* An op with more results than an evaluation holds (2^28), or NULL. */
 const nd_op *nd_too_large(nd_module *m);
+
+/* ---- made_up.c: inputs nobody has data for ------------------------------- */
+
+/* As runtime/data.c makes the training batch of a step, 1 the first: uniform
+ * in [0, 1), integers below their limit. */
+nd_tensor *nd_made_up(nd_module *m, const nd_value *input, uint64_t seed,
+                      int64_t step);
+/* Then leaves out some elements, more of them in later rows: integers become
+ * the value that the program ignores, if it has one, bools false. */
+void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
+                  int64_t step, nd_tensor *t);
+
+/* ---- piece.c: what the ranks of a mesh hold ------------------------------ */
+
+/* The stage that a rank runs; 0 without a pipeline. */
+int nd_stage_of(const nd_module *m, int rank);
+/* The piece of `t` at a rank of the mesh, zeros; a stage has its iterations of
+ * the pipelined axis. */
+nd_piece nd_piece_new(const nd_module *m, nd_arena *a, const nd_type *t,
+                      int rank);
+/* Its elements, from the whole tensor. */
+void nd_piece_fill(nd_piece *p, const nd_tensor *whole);
 
 /* ---- random.c: the runtime's random numbers ------------------------------ */
 

@@ -357,6 +357,8 @@ bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
 /* The mesh axes that share a parameter's state, each a flat part of it, as far
  * as its gradient is summed over them (shard_store.c). */
 uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
+/* Is every parameter in the one bucket that does what its types demand? */
+bool nd_buckets_check(nd_code *c);
 /* The mesh axes that cut the matrices of a parameter, not only their list. */
 uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);
@@ -385,5 +387,80 @@ void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
                      nd_comm_rows *rows);
 /* The first rank of a stage: it has the largest pieces. */
 int nd_first_rank(const nd_module *m, int stage);
+
+/* ---- simulate.c: training steps of the compiled program, by rank --------- */
+
+/* One step of gradient descent: with x = g * min(1, clip / norm), plus decay * w
+ * where the parameter decays, w -= lr * x. */
+typedef struct nd_sgd {
+    double lr, clip, decay;
+} nd_sgd;
+
+/* Every rank's weights and gradients, in the flat ranges of the buckets. */
+typedef struct nd_sim {
+    nd_code *c;
+    nd_arena *a;
+    int nranks;
+    double **weights, **grads;       /* [bucket * nranks + rank]; NULL where
+                                        the rank's stage lacks the bucket */
+    double loss, norm;               /* of the last step */
+    nd_eval_result result;           /* ... and what else it computed */
+    int64_t reductions;              /* of buckets, each group once, so far */
+} nd_sim;
+
+/* The buckets of a module, which stays as it is. */
+nd_code *nd_sim_code(nd_module *m);
+/* All ranks begin with these weights, by index of the parameter. */
+nd_sim *nd_sim_new(nd_code *c, nd_arena *a, nd_tensor *const *weights);
+/* Computes, reduces and updates as the generated program does. False after an
+ * error: a rank lacks what it needs, or replicas differ. */
+bool nd_sim_step(nd_sim *s, const nd_eval_options *inputs, const nd_sgd *g);
+/* What a rank holds of a parameter, and of its gradient when all reductions
+ * are done; v NULL: nothing. */
+nd_piece nd_sim_weight(nd_sim *s, const nd_param *p, int rank);
+nd_piece nd_sim_grad(nd_sim *s, const nd_param *p, int rank);
+
+/* ---- prove.c: one device against all ranks ------------------------------- */
+
+enum { ND_PROVE_STEPS = 3 };
+
+/* What one device computes: the right answers. */
+typedef struct nd_answers {
+    nd_module *m;                    /* the source graph with its gradients */
+    nd_arena *a;
+    uint64_t seed;
+    nd_sgd sgd;                      /* clip: half of the first norm */
+    int nfeeds;
+    nd_feed *feeds[ND_PROVE_STEPS];  /* inputs of each step */
+    double loss[ND_PROVE_STEPS], norm[ND_PROVE_STEPS];
+    nd_tensor **outputs[ND_PROVE_STEPS];
+    nd_tensor **grads[ND_PROVE_STEPS];       /* by parameter */
+    nd_tensor **weights[ND_PROVE_STEPS + 1]; /* before and after each step */
+} nd_answers;
+
+typedef struct nd_proof_row {        /* of a parameter */
+    const nd_param *p;
+    double grad, weight;             /* largest differences, see prove.c */
+} nd_proof_row;
+
+typedef struct nd_proof {
+    int nrows;
+    nd_proof_row *row;
+    double loss[ND_PROVE_STEPS], norm[ND_PROVE_STEPS];
+    double worst;                    /* of everything compared */
+    int64_t collectives[OP_COUNT];   /* in all steps */
+    int64_t reductions;              /* ... and those of buckets */
+    bool equal;
+    char what[256];                  /* the first thing that differs */
+} nd_proof;
+
+/* NULL after an error. */
+nd_answers *nd_answers_new(nd_module *m, uint64_t seed);
+void nd_answers_free(nd_answers *x);
+/* Runs the same steps on all ranks and compares. False if that failed, which
+ * was reported. */
+bool nd_prove(const nd_answers *x, nd_code *c, nd_proof *out);
+/* Equal, as far as sums in another order can be: 1e-9. */
+extern const double nd_prove_room;
 
 #endif
