@@ -167,7 +167,8 @@ static bool linear_in_sums(const nd_op *op)
         return op->nin == 1 || class_of(op->in[1]) != SUM;
     switch (op->kind) {
     case OP_CONTRACT:
-        return sums == 1 && known + zero == 1;
+    case OP_GROUPED:
+        return sums == 1 && known + zero == op->nin - 1;
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)
             return sums + zero == 2;
@@ -194,6 +195,7 @@ static bool stays_zero(const nd_op *op)
         return zero[0];
     switch (op->kind) {
     case OP_CONTRACT:
+    case OP_GROUPED:
         return zero[0] || zero[1];
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)

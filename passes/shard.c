@@ -204,11 +204,15 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
     bool first = op->in[0]->type.sum & bit;
     switch (op->kind) {
     case OP_CONTRACT:
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
         return pending == 1 ? bit : 0;
     case OP_BROADCAST:
         return bit;
     case OP_GATHER:
     case OP_SCATTER_ADD:
+    case OP_DISPATCH:
+    case OP_COMBINE:
         return pending == 1 && first ? bit : 0;
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)
