@@ -532,7 +532,13 @@ static const char *rule_grouped_sum(nd_module *m, const nd_op *op,
     return why;
 }
 
-/* The route of a dispatch or combine; its rows as this module cuts them. */
+/* Do the rows of this op lie on the ranks that the route names, or on one? */
+static bool on_ranks(const nd_module *m, const nd_op *op)
+{
+    return m->state & ND_IS_SHARDED || nd_cut_mask(in(op, 1));
+}
+
+/* The route of a dispatch or combine; its rows as they are cut here. */
 static const char *route_of(nd_module *m, const nd_op *op, nd_type *rows)
 {
     const nd_route *r = op->axes[0]->route;
@@ -542,7 +548,7 @@ static const char *route_of(nd_module *m, const nd_op *op, nd_type *rows)
                       op->axes[0]->name);
     *rows = r->rows;
     for (int k = 0; k < rows->rank; k++)
-        if (!(m->state & ND_IS_SHARDED))
+        if (!on_ranks(m, op))
             rows->cut[k] = (nd_cut){0};
     if (!settled_ids(ix) || ix->rank != rows->rank)
         return wrong(m, "not the rows that travel", ix, rows);
@@ -550,8 +556,7 @@ static const char *route_of(nd_module *m, const nd_op *op, nd_type *rows)
         int at = nd_axis_at(ix, rows->axis[k]);
         if (at < 0)
             return wrong(m, "not the rows that travel", ix, rows);
-        if (m->state & ND_IS_SHARDED &&
-            !nd_cut_eq(ix->cut[at], rows->cut[k]))
+        if (!nd_cut_eq(ix->cut[at], rows->cut[k]))
             return wrong(m, "rows travel from where they do not lie", ix,
                          rows);
     }
@@ -570,7 +575,7 @@ static const char *rule_dispatch(nd_module *m, const nd_op *op, nd_type *out)
         return wrong(m, "not the rows that travel", x, ix);
     *out = (nd_type){.dtype = x->dtype, .sum = x->sum, .rank = 1};
     out->axis[0] = op->axes[0];
-    if (m->state & ND_IS_SHARDED)
+    if (on_ranks(m, op))
         out->cut[0] = nd_route_cut(op->axes[0]->route);
     for (int k = 0; k < x->rank; k++)
         if (nd_axis_at(&rows, x->axis[k]) < 0) {
@@ -587,7 +592,7 @@ static const char *rule_combine(nd_module *m, const nd_op *op, nd_type *out)
     nd_cut cut = {0};
     if (why)
         return why;
-    if (m->state & ND_IS_SHARDED)
+    if (on_ranks(m, op))
         cut = nd_route_cut(op->axes[0]->route);
     int at = nd_axis_at(y, op->axes[0]);
     if (at < 0 || y->max || !nd_cut_eq(y->cut[at], cut) ||

@@ -22,9 +22,12 @@
 
 typedef enum { KNOWN, ROWS, SUM, ZERO } row_class;
 
+/* Rows that travel are rows of the axes that they come from. */
 static bool has(const nd_value *v, const nd_axis *a)
 {
-    return nd_axis_at(&v->type, a) >= 0;
+    const nd_axis *r = nd_routed_axis(&v->type);
+    return nd_axis_at(&v->type, a) >= 0 ||
+           (r && nd_axis_at(&r->route->rows, a) >= 0);
 }
 
 /* ---- 1. hoisting --------------------------------------------------------- */

@@ -115,5 +115,6 @@ bool pass_experts(nd_module *m, const nd_options *o)
         return true;
     group_products(m, m->step);
     nd_dce(m);
+    nd_route_experts(m);
     return m->ctx->nerrors == errors;
 }

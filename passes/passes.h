@@ -36,6 +36,10 @@ bool pass_recompute(nd_module *m, const nd_options *o);
 bool pass_pipeline(nd_module *m, const nd_options *o);
 bool pass_schedule(nd_module *m, const nd_options *o);
 
+/* routes.c: where the plan cuts rows and their experts by one mesh axis, rows
+ * travel to their experts and back. */
+void nd_route_experts(nd_module *m);
+
 /* ---- mincut.c ----------------------------------------------------------- */
 
 typedef struct nd_mincut nd_mincut;
