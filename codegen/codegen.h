@@ -220,6 +220,7 @@ const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
+void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
 void cg_comm(cg_fn *f, nd_kernel *k);
 void cg_list(cg_fn *f, const nd_kernels *list, int stage);
 cg_body *cg_emit_body(cg *g, nd_op *repeat);

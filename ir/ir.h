@@ -156,6 +156,7 @@ typedef struct nd_axis {
     const char *name;                /* unique in the module */
     int64_t size;                    /* global size */
     struct nd_axis *like;            /* `axis kv = seq`: follows its rules */
+    struct nd_route *route;          /* its rows travel: see nd_route */
     nd_loc loc;
 } nd_axis;
 
@@ -188,6 +189,21 @@ typedef struct nd_type {
     uint32_t sum;                    /* mesh axes (bits) with a pending sum */
     uint32_t max;                    /* ... with a pending maximum */
 } nd_type;
+
+/* An axis of rows that lie with the rank that holds their expert (dispatch).
+ * `rows` are they as they lie elsewhere, i32[batch/(dp,ep), seq, slot]. A rank
+ * has room for all rows of its group along `over`, and as many as there may be
+ * is what the axis counts: rows that are not there are 0, and their expert is
+ * -1. The axis is cut by all mesh axes that cut `rows`, in their order. */
+typedef struct nd_route {
+    nd_axis *experts;                /* each is held by one rank ... */
+    int over;                        /* ... of those along this mesh axis */
+    nd_type rows;
+} nd_route;
+/* The axis of t whose rows travel, or NULL. */
+nd_axis *nd_routed_axis(const nd_type *t);
+nd_cut nd_route_cut(const nd_route *r);
+int64_t nd_route_size(const nd_mesh *m, const nd_route *r);
 
 nd_type nd_type_of(nd_dtype t, int rank, nd_axis *const *axes);
 int nd_axis_at(const nd_type *t, const nd_axis *a);   /* position or -1 */
@@ -525,6 +541,21 @@ nd_value *nd_contract(nd_builder *b, nd_value *x, nd_value *y, int n,
                       nd_axis *const *axes, const nd_type *order);
 /* x[a: i]: axes shared by x and i are aligned; outside 0..size-1 reads 0. */
 nd_value *nd_gather(nd_builder *b, nd_value *x, nd_axis *a, nd_value *i);
+/* sum[axes](x * w[a: i]) as one product, of which nothing as large as w for
+ * every row is made: x[rows, in], w[a, in, out], i[rows] -> [rows, out]. */
+nd_value *nd_grouped(nd_builder *b, nd_value *x, nd_value *w, nd_axis *a,
+                     nd_value *i, int n, nd_axis *const *axes);
+/* Its adjoint in w: x[rows, in], g[rows, out], i[rows] -> [a, in, out], the sum
+ * of x * g over the rows with i = a, for the axes of `like`. */
+nd_value *nd_grouped_sum(nd_builder *b, nd_value *x, nd_value *g, nd_axis *a,
+                         nd_value *i, const nd_type *like);
+/* x[rows, d] as [routed, d]: a row per expert in i[rows, slot], with the rank
+ * that holds it, those of one expert side by side. */
+nd_value *nd_dispatch(nd_builder *b, nd_value *x, nd_value *i,
+                      nd_axis *routed);
+/* The way back: y[routed, d] as [rows, slot, d]. */
+nd_value *nd_combine(nd_builder *b, nd_value *y, nd_value *i,
+                     nd_axis *routed);
 /* Adjoint of gather: result has x's axes; rows of `g` add at a: i. */
 nd_value *nd_scatter_add(nd_builder *b, nd_value *g, nd_axis *a, nd_value *i,
                          const nd_type *like);

@@ -25,6 +25,7 @@ void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
 
+bool pass_experts(nd_module *m, const nd_options *o);
 bool pass_precision(nd_module *m, const nd_options *o);
 bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
@@ -35,6 +36,10 @@ bool pass_comm_opt(nd_module *m, const nd_options *o);
 bool pass_recompute(nd_module *m, const nd_options *o);
 bool pass_pipeline(nd_module *m, const nd_options *o);
 bool pass_schedule(nd_module *m, const nd_options *o);
+
+/* routes.c: where the plan cuts rows and their experts by one mesh axis, rows
+ * travel to their experts and back. */
+void nd_route_experts(nd_module *m);
 
 /* ---- mincut.c ----------------------------------------------------------- */
 
@@ -177,6 +182,7 @@ typedef struct nd_ref {
 typedef enum {
     K_LOOP,                          /* a generated loop nest */
     K_GEMM,                          /* one contract */
+    K_GROUPED,                       /* one grouped or grouped_sum */
     K_COMM,                          /* one collective */
     K_REPEAT                         /* a repeat; its body has its own list */
 } nd_kernel_kind;
@@ -269,6 +275,7 @@ typedef struct nd_stage_mem {
     size_t loss;                     /* the float, or (size_t)-1 */
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */
+    size_t scratch, scratch_bytes;   /* for one kernel at a time */
     ND_VEC(nd_bucket_place) buckets;
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;
@@ -323,6 +330,16 @@ nd_vinfo *nd_info(const nd_code *c, const nd_value *v);
 nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat);
 /* The stacked result that the carried argument i is kept in, or NULL. */
 nd_value *nd_kept_carry(const nd_op *repeat, int i);
+
+/* Of a product by groups: the axes of the weight that x has too (or the others)
+ * in the order of the weight, and whether each steps over exactly the next one
+ * in r. */
+int nd_group_axes(const nd_op *op, bool of_x, nd_axis **axes);
+bool nd_group_nests(nd_code *c, const nd_op *op, bool of_x, const nd_ref *r);
+/* Does r, the weight or its gradient, step so in both? */
+bool nd_weight_nests(nd_code *c, const nd_op *op, const nd_ref *r);
+/* Bytes that one run of a kernel needs aside: see runtime/experts.c. */
+size_t nd_scratch_bytes(nd_code *c, const nd_op *op);
 
 void nd_number(nd_code *c);          /* fresh info for every value */
 void nd_insert_copies(nd_code *c);

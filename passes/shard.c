@@ -80,7 +80,16 @@ static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
     set_cut(sp, op->to[0], cut);
 }
 
-/* Axes that the op cannot cut: it runs along them. */
+/* Rows that travelled are with the rank that holds their expert. */
+static void meet_experts(const nd_op *op, space *sp)
+{
+    const nd_axis *r = nd_routed_axis(&op->in[2]->type);
+    if (r && r->route->experts == op->axes[0])
+        set_cut(sp, op->axes[0], (nd_cut){1, {(uint8_t)r->route->over}});
+}
+
+/* Axes that the op cannot cut, because it runs along them, or not as the rules
+ * say. */
 static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
                        space *sp)
 {
@@ -91,6 +100,16 @@ static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
         break;
     case OP_CUMSUM:
         set_cut(sp, op->axes[0], (nd_cut){0});
+        break;
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
+        meet_experts(op, sp);
+        break;
+    case OP_DISPATCH:
+    case OP_COMBINE:
+        for (int i = 0; i < op->axes[0]->route->rows.rank; i++)
+            set_cut(sp, op->axes[0]->route->rows.axis[i],
+                    op->axes[0]->route->rows.cut[i]);
         break;
     case OP_SPLIT:
     case OP_FLATTEN:
@@ -170,7 +189,8 @@ static uint32_t passes_through(nd_sh *s, const nd_op *op)
     uint32_t first = op->nin ? op->in[0]->type.sum : 0;
     if (settled_before(s, op))
         return 0;
-    if (op->nin == 1 && nd_is_linear(op) && op->kind != OP_BROADCAST)
+    if ((op->nin == 1 || op->kind == OP_COMBINE) && nd_is_linear(op) &&
+        op->kind != OP_BROADCAST)
         return first;
     if (op->kind != OP_MAP)
         return 0;
@@ -204,11 +224,15 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
     bool first = op->in[0]->type.sum & bit;
     switch (op->kind) {
     case OP_CONTRACT:
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
         return pending == 1 ? bit : 0;
     case OP_BROADCAST:
         return bit;
     case OP_GATHER:
     case OP_SCATTER_ADD:
+    case OP_DISPATCH:
+    case OP_COMBINE:
         return pending == 1 && first ? bit : 0;
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)
