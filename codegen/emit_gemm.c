@@ -329,6 +329,15 @@ static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
             cg_len(f, &inner));
 }
 
+static void shift_ring(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+{
+    const char *to = cg_pointer_to(f, y, true)->name;
+    const char *from = cg_pointer_to(f, x, false)->name;
+    cg_line(f, "ndrt_shift_ring(r, %s, %lld, %s, %s, %s);",
+            cg_group_name(f->g, op->mesh), (long long)nd_roll_by(op), from, to,
+            cg_bytes(f, y));
+}
+
 void cg_comm(cg_fn *f, nd_kernel *k)
 {
     nd_op *op = k->nodes.v[0].op;
@@ -340,6 +349,8 @@ void cg_comm(cg_fn *f, nd_kernel *k)
             cg_type(f->g, &op->out[0]->type));
     if (op->kind == OP_ALL_REDUCE)
         all_reduce(f, op, &x, &y);
+    else if (op->kind == OP_SHIFT_RING)
+        shift_ring(f, op, &x, &y);
     else
         pieces(f, op, &x, &y);
 }

@@ -462,6 +462,7 @@ extern const nd_ew_info nd_ews[EW_COUNT];
 bool nd_has_trait(const nd_op *op, char trait);
 /* Linear in its first operand while the others stay fixed, maps aside. */
 bool nd_is_linear(const nd_op *op);
+int64_t nd_roll_by(const nd_op *op); /* of a roll, shift_ring: 0 .. size - 1 */
 const char *nd_op_name(const nd_op *op);   /* a map's is its function's */
 int nd_op_find(const char *name);    /* -1 if unknown; maps: nd_ew_find */
 int nd_ew_find(const char *name);
@@ -533,6 +534,8 @@ nd_value *nd_flatten(nd_builder *b, nd_value *x, int n, nd_axis *const *from,
                      nd_axis *a);
 /* Running sums along a; from the last index on if `reverse`. */
 nd_value *nd_cumsum(nd_builder *b, nd_value *x, nd_axis *a, bool reverse);
+/* Element i is x[(i + by) mod size] along a. */
+nd_value *nd_roll(nd_builder *b, nd_value *x, nd_axis *a, int64_t by);
 nd_value *nd_broadcast(nd_builder *b, nd_value *x, const nd_type *like);
 nd_value *nd_cast(nd_builder *b, nd_value *x, nd_dtype t);
 nd_value *nd_stop_gradient(nd_builder *b, nd_value *x);

@@ -64,6 +64,10 @@ double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
     case OP_ALL_GATHER:
         return one * local_numel(&op->out[0]->type, mesh) *
                (double)nd_dtype_size(op->out[0]->type.dtype);
+    case OP_SHIFT_RING:
+        return n > 1 ? local_numel(&op->out[0]->type, mesh) *
+                           (double)nd_dtype_size(op->out[0]->type.dtype)
+                     : 0;
     default:
         return 0;
     }

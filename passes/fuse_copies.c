@@ -213,8 +213,8 @@ static bool moves_as_is(nd_code *c, const nd_op *op)
 {
     const nd_type *t = &op->in[0]->type;
     nd_len inner = {.k = (int64_t)nd_dtype_size(t->dtype)};
-    if (t->dtype == ND_F32)
-        return true;
+    if (t->dtype == ND_F32 || op->kind == OP_SHIFT_RING)
+        return true;                 /* the latter moves bytes */
     if (op->kind == OP_ALL_REDUCE)
         return t->dtype == ND_I32 || t->dtype == ND_I64;
     for (int i = nd_axis_at(t, op->axes[0]) + 1; i < t->rank; i++)
@@ -255,6 +255,7 @@ static void copies_for(copier *k, nd_op *op)
         break;
     case OP_GATHER:
     case OP_CUMSUM:
+    case OP_ROLL:
     case OP_SPLIT:
         if (nd_class_of(c, op->in[0]) == V_INLINE)
             copy_operand(k, op, 0);

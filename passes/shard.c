@@ -80,6 +80,12 @@ static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
     set_cut(sp, op->to[0], cut);
 }
 
+/* Does each rank along one mesh axis have one element of `a`? */
+static bool one_per_rank(const nd_module *m, const nd_axis *a, nd_cut cut)
+{
+    return cut.n == 1 && m->mesh.size[cut.m[0]] == a->size;
+}
+
 /* Axes that the op cannot cut: it runs along them. */
 static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
                        space *sp)
@@ -91,6 +97,11 @@ static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
         break;
     case OP_CUMSUM:
         set_cut(sp, op->axes[0], (nd_cut){0});
+        break;
+    case OP_ROLL:
+        if (nd_is_free(op->out[0]) ||
+            !one_per_rank(s->m, op->axes[0], cut_of(sp, op->axes[0])))
+            set_cut(sp, op->axes[0], (nd_cut){0});
         break;
     case OP_SPLIT:
     case OP_FLATTEN:
@@ -243,6 +254,10 @@ static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
         for (int k = 0; k < t.rank; k++)
             t.cut[k] = cut_of(&sp, name_in_space(op, t.axis[k]));
         op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
+    }
+    if (op->kind == OP_ROLL && cut_of(&sp, op->axes[0]).n) {
+        op->kind = OP_SHIFT_RING;
+        op->mesh = 1u << cut_of(&sp, op->axes[0]).m[0];
     }
     for (int i = 0; i < op->nout; i++) {
         set_cuts(&op->out[i]->type, &sp);
