@@ -359,8 +359,26 @@ typedef struct nd_rule {             /* shard axis -> mesh axes */
 typedef enum { SCHED_GPIPE, SCHED_1F1B } nd_sched_kind;
 typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK } nd_remat;
 
+/* How attention over keys that a mesh axis cuts finds them. */
+typedef enum {
+    CONTEXT_AUTO, CONTEXT_RING, CONTEXT_ALL_TO_ALL, CONTEXT_GATHER
+} nd_context_form;
+
+typedef struct nd_context {          /* context ring zigzag over cp */
+    int mesh;
+    nd_context_form form;
+    bool zigzag;                     /* rank c has chunks c and 2n-1-c */
+    nd_loc loc;
+} nd_context;
+
+typedef struct nd_chosen {           /* for the report: one attention */
+    const char *path, *text;
+} nd_chosen;
+
 typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
+    ND_VEC(nd_context) context;      /* one per mesh axis at most */
+    ND_VEC(nd_chosen) chosen;        /* what pass `context` made of it */
     nd_axis *pipe_axis;              /* the repeat cut in stages, or NULL */
     nd_sched_kind schedule;
     int microbatches;                /* >= 1 */

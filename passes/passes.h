@@ -26,6 +26,7 @@ void nd_list_passes(FILE *out);
 /* ---- the passes --------------------------------------------------------- */
 
 bool pass_precision(nd_module *m, const nd_options *o);
+bool pass_context(nd_module *m, const nd_options *o);
 bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
 bool pass_batch(nd_module *m, const nd_options *o);
