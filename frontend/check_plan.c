@@ -98,8 +98,7 @@ static bool mesh_option(ck *c, bool has_plan)
     return true;
 }
 
-/* A mesh axis by name, or -1 after an error. */
-static int mesh_axis(ck *c, ast_name n)
+int ck_mesh_axis(ck *c, ast_name n)
 {
     const nd_mesh *m = &c->m->mesh;
     int k = nd_mesh_find(m, n.s);
@@ -151,7 +150,7 @@ static void shard_rule(ck *c, const ast_rule *r)
         return;
     }
     for (int i = 0; i < r->to->n; i++) {
-        int k = mesh_axis(c, r->to->v[i]);
+        int k = ck_mesh_axis(c, r->to->v[i]);
         if (k < 0)
             return;
         for (int j = 0; j < out.mesh.n; j++)
@@ -311,7 +310,7 @@ static void pipeline_entry(ck *c, const ast_pent *e)
         return;
     }
     nd_axis *a = model_axis(c, r->from->v[0]);
-    int k = mesh_axis(c, r->to->v[0]);
+    int k = ck_mesh_axis(c, r->to->v[0]);
     if (!a || k < 0)
         return;
     p->pipe_axis = a;
@@ -377,7 +376,7 @@ static void zero_entry(ck *c, const ast_pent *e)
                                           (int)level));
     p->zero = (int)level;
     for (int i = 0; i < e->names->n; i++) {
-        int k = mesh_axis(c, e->names->v[i]);
+        int k = ck_mesh_axis(c, e->names->v[i]);
         if (k < 0)
             continue;
         if (k == c->m->mesh.pipe)
@@ -500,6 +499,9 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
             break;
         case P_RECOMPUTE:
             recompute_entry(c, e);
+            break;
+        case P_CONTEXT:
+            ck_context(c, e);
             break;
         case P_COMPRESS:
             ck_later(c, e->loc, "`compress`");

@@ -320,6 +320,20 @@ static void roll_back(nd_ad *d, nd_value *const *arg, nd_value **next)
     }
 }
 
+/* Rolled back all the way they are what the repeat began with: the level above
+ * needs no copy of that. */
+static void give_back(nd_ad *up, nd_ad *d, nd_value *const *out)
+{
+    for (int i = 0, k = 0; i < d->fwd->ncarry; i++) {
+        if (!is_rolled(d->fwd, i))
+            continue;
+        nd_value *first = d->fwd->in[i], *whole = out[k++];
+        if (up->parent && nd_block_of(first) == up->block &&
+            !up->seen[first->mark])
+            up->seen[first->mark] = whole;
+    }
+}
+
 /* What the body asked of the level above was put behind the repeat. */
 static void move_to_end(nd_block *b, nd_op *op)
 {
@@ -384,6 +398,7 @@ static void backward_repeat(nd_ad *up, nd_op *r)
     }
     nd_repeat_yield(d.m, d.bwd, next);
     move_to_end(up->b.block, d.bwd);
+    give_back(up, &d, d.bwd->out + n - nrolled);
 
     /* What the body gives nothing has no gradient: that is less than a zero,
      * which the level above could not tell from a sum over rows. */

@@ -364,6 +364,8 @@ typedef enum {
     CONTEXT_AUTO, CONTEXT_RING, CONTEXT_ALL_TO_ALL, CONTEXT_GATHER
 } nd_context_form;
 
+extern const char *const nd_context_names[];
+
 typedef struct nd_context {          /* context ring zigzag over cp */
     int mesh;
     nd_context_form form;

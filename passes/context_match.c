@@ -76,27 +76,20 @@ static bool match_weights(nd_value *a, cx_region *r, int depth)
 
 /* ---- the axes ------------------------------------------------------------ */
 
-static nd_cut cut_of(const nd_module *m, const nd_type *t, const nd_axis *a)
-{
-    nd_cut cut[ND_MAX_RANK];
-    nd_sh_walk(m, t->rank, t->axis, 0, PH_FWD, cut);
-    return cut[nd_axis_at(t, a)];
-}
-
 /* The axis of the queries: what the mesh axis of the keys cuts in O. */
 static bool match_axes(const nd_module *m, cx_region *r)
 {
     const nd_type *o = &r->attend->out[0]->type;
     if (!cx_has(r->v, r->key) || r->key == m->sample)
         return false;
-    nd_cut cut = cut_of(m, &r->v->type, r->key);
+    nd_cut cut = cx_cut_of(m, &r->v->type, r->key);
     if (cut.n != 1 || m->mesh.size[cut.m[0]] == 1)
         return false;
     r->mesh = cut.m[0];
     r->n = m->mesh.size[r->mesh];
     for (int i = 0; i < o->rank; i++) {
         nd_axis *a = o->axis[i];
-        if (nd_cut_eq(cut_of(m, o, a), cut) && cx_has(r->x, a) &&
+        if (nd_cut_eq(cx_cut_of(m, o, a), cut) && cx_has(r->x, a) &&
             !cx_has(r->v, a) && a != m->sample)
             r->query = a;
     }
@@ -105,12 +98,28 @@ static bool match_axes(const nd_module *m, cx_region *r)
 
 /* ---- what belongs to it -------------------------------------------------- */
 
-static void add_once(nd_module *m, cx_values *list, nd_value *v)
+static bool holds(const cx_values *list, const nd_value *v)
 {
     for (int i = 0; i < list->n; i++)
         if (list->v[i] == v)
-            return;
-    ND_PUSH(m->ctx->arena, list, v);
+            return true;
+    return false;
+}
+
+static void add_once(nd_module *m, cx_values *list, nd_value *v)
+{
+    if (!holds(list, v))
+        ND_PUSH(m->ctx->arena, list, v);
+}
+
+/* From a guarded sum or maximum down to the reduction. */
+static void collect_row(nd_module *m, cx_region *r, nd_value *v)
+{
+    if (!v->def || v->def->kind == OP_CONST || holds(&r->row, v))
+        return;
+    ND_PUSH(m->ctx->arena, &r->row, v);
+    for (int i = 0; v->def->kind != OP_REDUCE && i < v->def->nin; i++)
+        collect_row(m, r, v->def->in[i]);
 }
 
 static bool runs_along(const nd_op *op, const cx_region *r)
@@ -127,13 +136,12 @@ static bool runs_along(const nd_op *op, const cx_region *r)
 static void collect(nd_module *m, cx_region *r, nd_value *v)
 {
     bool query = cx_has(v, r->query), key = cx_has(v, r->key);
-    if (key && !query && !nd_is_free(v))
-        add_once(m, &r->moving, v);
+    if (key != query && !nd_is_free(v) && !holds(&r->row, v))
+        add_once(m, key ? &r->moving : &r->queries, v);
     if (!key || !query)
         return;
-    for (int i = 0; i < r->inside.n; i++)
-        if (r->inside.v[i] == v)
-            return;
+    if (holds(&r->inside, v))
+        return;
     ND_PUSH(m->ctx->arena, &r->inside, v);
     nd_op *op = v->def;
     if (!op || op->kind == OP_PARAM || op->kind == OP_INPUT)
@@ -176,16 +184,8 @@ static void check_readers(nd_module *m, cx_region *r)
     for (int i = 0; i < r->inside.n; i++)
         if (!nd_is_free(r->inside.v[i]))
             nd_table_put(&u.inside, r->inside.v[i], r->inside.v[i]);
-    nd_value *s = r->p->def->in[1], *c = r->p->def->in[0]->def->in[0];
-    nd_value *own[] = {s, unguarded(s, 0, 1), c->def->in[1],
-                       unguarded(c->def->in[1], -INFINITY, 0)};
-    for (int i = 0; i < 4; i++) {
-        nd_value *v = own[i];
-        nd_table_put(&u.inside, v, v);
-        for (int k = 0; v->def->kind != OP_REDUCE && k < v->def->nin; k++)
-            if (v->def->in[k]->def && v->def->in[k]->def->kind != OP_CONST)
-                nd_table_put(&u.inside, v->def->in[k], v);
-    }
+    for (int i = 0; i < r->row.n; i++)
+        nd_table_put(&u.inside, r->row.v[i], r->row.v[i]);
     nd_walk(m->step, look, &u);
     if (u.read)
         r->no_ring = nd_fmt(m->ctx->arena, "its `%s` is used elsewhere too",
@@ -201,6 +201,8 @@ bool cx_match(nd_module *m, nd_op *op, cx_region *r)
         if (!match_weights(r->a, r, 8) || r->key != op->axes[0] ||
             !match_axes(m, r))
             continue;
+        collect_row(m, r, r->p->def->in[1]);
+        collect_row(m, r, r->p->def->in[0]->def->in[0]->def->in[1]);
         collect(m, r, r->a);
         collect(m, r, r->v);
         if (!r->no_ring)

@@ -52,10 +52,7 @@ static nd_axis *ring_of(cx *c, int mesh)
     nd_axis *a = nd_axis_new(m, "ring", n, nd_nowhere);
     nd_rule first = {.scope = SCOPE_ALL, .axis = a,
                      .mesh = {1, {(uint8_t)mesh}}, .loc = m->plan.loc};
-    ND_PUSH(m->ctx->arena, &m->plan.rules, first);
-    memmove(m->plan.rules.v + 1, m->plan.rules.v,
-            sizeof first * (size_t)(m->plan.rules.n - 1));
-    m->plan.rules.v[0] = first;
+    cx_first_rule(m, first);
     c->hop[mesh] = nd_axis_new(m, "hop", n - 1, nd_nowhere);
     return c->ring[mesh] = a;
 }

@@ -6,7 +6,7 @@ endif
 syn keyword ndDeclaration axis let use fn model train plan cluster
 syn keyword ndStatement output return repeat param as like
 syn keyword ndPlan mesh shard pipeline zero over recompute compress
-syn keyword ndPlan microbatches
+syn keyword ndPlan context microbatches
 syn keyword ndOperator and or not
 syn keyword ndConstant inf true false
 syn keyword ndFunction sum mean max min argmax cumsum where index rename split
