@@ -121,6 +121,11 @@ bool eval_shift_ring(ev_stage *s, const nd_op *op)
     return true;
 }
 
+bool eval_all_to_all(ev_stage *s, const nd_op *op)
+{
+    return exchange(s, op, false);
+}
+
 bool eval_slice(ev_stage *s, const nd_op *op)
 {
     const ev_piece *x = ev_get(s, op, op->in[0]);

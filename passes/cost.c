@@ -4,7 +4,8 @@
  * shards attain. A contraction counts a multiply and an add per point of its
  * iteration space; collectives are ring algorithms on n ranks with S bytes of
  * the whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce
- * twice that (Thakur, Rabenseifner, Gropp, IJHPCA 2005).
+ * twice that (Thakur, Rabenseifner, Gropp, IJHPCA 2005); all_to_all sends all
+ * but its own part of what a rank holds.
  */
 #include "passes.h"
 
@@ -47,28 +48,33 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
     }
 }
 
-double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh)
 {
-    double n = 1;
+    double n = 1, size = (double)nd_dtype_size(in->dtype);
     for (int i = 0; i < mesh->n; i++)
-        if (op->mesh >> i & 1)
+        if (over >> i & 1)
             n *= mesh->size[i];
     double one = (n - 1) / n;
-    switch (op->kind) {
+    switch (kind) {
     case OP_ALL_REDUCE:
-        return 2 * one * local_numel(&op->in[0]->type, mesh) *
-               (double)nd_dtype_size(op->in[0]->type.dtype);
+        return 2 * one * local_numel(in, mesh) * size;
     case OP_REDUCE_SCATTER:
-        return one * local_numel(&op->in[0]->type, mesh) *
-               (double)nd_dtype_size(op->in[0]->type.dtype);
+    case OP_ALL_TO_ALL:
+        return one * local_numel(in, mesh) * size;
     case OP_ALL_GATHER:
-        return one * local_numel(&op->out[0]->type, mesh) *
-               (double)nd_dtype_size(op->out[0]->type.dtype);
+        return one * local_numel(out, mesh) * size;
     case OP_SHIFT_RING:
-        return n > 1 ? local_numel(&op->out[0]->type, mesh) *
-                           (double)nd_dtype_size(op->out[0]->type.dtype)
-                     : 0;
+        return n > 1 ? local_numel(out, mesh) * size : 0;
     default:
         return 0;
     }
+}
+
+double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
+{
+    if (!nd_has_trait(op, 'k'))
+        return 0;
+    return nd_comm_bytes(op->kind, op->mesh, &op->in[0]->type,
+                         &op->out[0]->type, mesh);
 }

@@ -328,6 +328,8 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->ones);
     free(st->all);
     free(st->wide);
+    free(st->packed);
+    free(st->parts);
     free(r->arena);
     free(st);
     free(r);

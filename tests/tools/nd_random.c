@@ -572,6 +572,7 @@ static const maker makers[OP_COUNT] = {
     [OP_REDUCE_SCATTER] = BY_PASSES,
     [OP_ALL_GATHER] = BY_PASSES,
     [OP_SHIFT_RING] = BY_PASSES,
+    [OP_ALL_TO_ALL] = BY_PASSES,
     [OP_SLICE] = BY_PASSES,
 };
 
