@@ -83,6 +83,15 @@ static void all_to_all(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
             joins_first ? "true" : "false");
 }
 
+static void shift_ring(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+{
+    const char *to = cg_pointer_to(f, y, true)->name;
+    const char *from = cg_pointer_to(f, x, false)->name;
+    cg_line(f, "ndrt_shift_ring(r, %s, %lld, %s, %s, %s);",
+            cg_group_name(f->g, op->mesh), (long long)nd_roll_by(op), from, to,
+            cg_bytes(f, y));
+}
+
 void cg_comm(cg_fn *f, nd_kernel *k)
 {
     nd_op *op = k->nodes.v[0].op;
@@ -96,6 +105,8 @@ void cg_comm(cg_fn *f, nd_kernel *k)
         all_reduce(f, op, &x, &y);
     else if (op->kind == OP_ALL_TO_ALL)
         all_to_all(f, op, &x, &y);
+    else if (op->kind == OP_SHIFT_RING)
+        shift_ring(f, op, &x, &y);
     else
         pieces(f, op, &x, &y);
 }

@@ -133,6 +133,16 @@ static void report_plan(report *r)
     report_scopes(r);
 }
 
+/* How attention finds keys on other ranks, pass `context`. */
+static void report_context(report *r)
+{
+    for (int i = 0; i < r->m->plan.chosen.n; i++) {
+        const nd_chosen *x = &r->m->plan.chosen.v[i];
+        nd_putf(r->b, "%s  %s%s%s\n", i ? "" : "\nattention\n", x->path,
+                *x->path ? ": " : "", x->text);
+    }
+}
+
 /* "layers 0 to 2", the last one included. */
 static void put_iterations(report *r, const nd_stage *st)
 {
@@ -290,6 +300,7 @@ void cg_report_plan(nd_module *m, nd_buf *out)
 {
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
+    report_context(&r);
     for (int s = 0; s < m->program->nstages; s++)
         report_stage(&r, s);
     report_params(&r, "with weight decay", has_decay);

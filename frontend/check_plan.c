@@ -414,6 +414,9 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
         case P_RECOMPUTE:
             recompute_entry(c, e);
             break;
+        case P_CONTEXT:
+            ck_context(c, e);
+            break;
         case P_COMPRESS:
             ck_later(c, e->loc, "`compress`");
             break;

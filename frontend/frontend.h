@@ -100,17 +100,20 @@ typedef ND_VEC(ast_rule) ast_rules;
 
 typedef enum {
     P_MESH, P_SHARD, P_PIPELINE, P_ZERO, P_RECOMPUTE, P_COMPRESS,
-    P_MICROBATCHES
+    P_CONTEXT, P_MICROBATCHES
 } ast_pent_kind;
 
 typedef struct ast_pent {            /* an entry of a plan */
     ast_pent_kind kind;
     nd_loc loc;
     ast_args *kvs;                   /* mesh, pipeline options */
-    ast_name scope;                  /* shard: name or pattern, or NULL */
+    ast_name scope;                  /* shard: name or pattern, or NULL;
+                                        context: the form */
+    ast_name more;                   /* context: a second word, or NULL */
     bool quoted;                     /* scope is a pattern */
     ast_rules *rules;                /* shard, pipeline */
-    ast_names *names;                /* zero over; compress: what how axis */
+    ast_names *names;                /* zero, context over; compress: what how
+                                        axis */
     ast_expr *value;                 /* zero level, microbatches */
     ast_exprs *exprs;                /* recompute */
 } ast_pent;
@@ -579,5 +582,8 @@ void ck_shard(ck *c, const ast_pent *e);
 void ck_zero(ck *c, const ast_pent *e);
 void ck_scopes(ck *c);               /* once all lines are read */
 const nd_rule *ck_rule_of(const nd_plan *p, const nd_axis *a);
+
+/* check_context.c */
+void ck_context(ck *c, const ast_pent *e);
 
 #endif

@@ -413,6 +413,30 @@ bool eval_cumsum(ev_stage *s, const nd_op *op)
     return true;
 }
 
+bool eval_roll(ev_stage *s, const nd_op *op)
+{
+    const nd_type *t = &op->out[0]->type;
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    const nd_axis *a = op->axes[0];
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        ev_walk w = {0};
+        ev_over(&w, t, &out[r], a);
+        int64_t to = ev_bind(&w, t, &out[r], a);
+        int64_t from = ev_bind(&w, in_type(op, 0), &x[r], a);
+        int64_t by = nd_roll_by(op);
+        if (w.bad)
+            return misfit(s, op);
+        for (bool go = ev_start(&w); go; go = ev_step(&w))
+            for (int64_t i = 0; i < a->size; i++)
+                w.v[0][w.at[0] + i * to] =
+                    w.v[1][w.at[1] + (i + by) % a->size * from];
+    }
+    return true;
+}
+
 /* ---- gather and scatter -------------------------------------------------- */
 
 /* Where a global index lies in the piece, or -1. NaN lies nowhere. */

@@ -378,8 +378,28 @@ typedef struct nd_rule {             /* shard axis -> mesh axes */
 typedef enum { SCHED_GPIPE, SCHED_1F1B } nd_sched_kind;
 typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK } nd_remat;
 
+/* How attention over keys that a mesh axis cuts finds them. */
+typedef enum {
+    CONTEXT_AUTO, CONTEXT_RING, CONTEXT_ALL_TO_ALL, CONTEXT_GATHER
+} nd_context_form;
+
+extern const char *const nd_context_names[];
+
+typedef struct nd_context {          /* context ring zigzag over cp */
+    int mesh;
+    nd_context_form form;
+    bool zigzag;                     /* rank c has chunks c and 2n-1-c */
+    nd_loc loc;
+} nd_context;
+
+typedef struct nd_chosen {           /* for the report: one attention */
+    const char *path, *text;
+} nd_chosen;
+
 typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
+    ND_VEC(nd_context) context;      /* one per mesh axis at most */
+    ND_VEC(nd_chosen) chosen;        /* what pass `context` made of it */
     nd_axis *pipe_axis;              /* the repeat cut in stages, or NULL */
     nd_sched_kind schedule;
     int microbatches;                /* >= 1 */
@@ -482,6 +502,7 @@ extern const nd_ew_info nd_ews[EW_COUNT];
 bool nd_has_trait(const nd_op *op, char trait);
 /* Linear in its first operand while the others stay fixed, maps aside. */
 bool nd_is_linear(const nd_op *op);
+int64_t nd_roll_by(const nd_op *op); /* of a roll, shift_ring: 0 .. size - 1 */
 const char *nd_op_name(const nd_op *op);   /* a map's is its function's */
 int nd_op_find(const char *name);    /* -1 if unknown; maps: nd_ew_find */
 int nd_ew_find(const char *name);
@@ -568,6 +589,8 @@ nd_value *nd_flatten(nd_builder *b, nd_value *x, int n, nd_axis *const *from,
                      nd_axis *a);
 /* Running sums along a; from the last index on if `reverse`. */
 nd_value *nd_cumsum(nd_builder *b, nd_value *x, nd_axis *a, bool reverse);
+/* Element i is x[(i + by) mod size] along a. */
+nd_value *nd_roll(nd_builder *b, nd_value *x, nd_axis *a, int64_t by);
 nd_value *nd_broadcast(nd_builder *b, nd_value *x, const nd_type *like);
 nd_value *nd_cast(nd_builder *b, nd_value *x, nd_dtype t);
 nd_value *nd_stop_gradient(nd_builder *b, nd_value *x);

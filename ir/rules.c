@@ -296,6 +296,16 @@ static const char *rule_cumsum(nd_module *m, const nd_op *op, nd_type *out)
     return NULL;
 }
 
+static const char *rule_roll(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int k = nd_axis_at(out, op->axes[0]);
+    if (k < 0 || out->cut[k].n)
+        return nd_fmt(m->ctx->arena, "no roll along %s of %s",
+                      op->axes[0]->name, text(m, out));
+    return NULL;
+}
+
 static const char *rule_broadcast(nd_module *m, const nd_op *op, nd_type *out)
 {
     const nd_type *x = in(op, 0);
@@ -727,6 +737,19 @@ static const char *rule_all_gather(nd_module *m, const nd_op *op, nd_type *out)
         return nd_fmt(m->ctx->arena, "%s is not cut last by what is gathered",
                       text(m, in(op, 0)));
     out->cut[i].m[--out->cut[i].n] = 0;
+    return NULL;
+}
+
+/* Each rank has one element of the axis and gives it to another one. */
+static const char *rule_shift_ring(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int i = nd_axis_at(out, op->axes[0]), k = only_bit(op->mesh);
+    if (i < 0 || k < 0 || !nd_cut_eq(out->cut[i], (nd_cut){1, {(uint8_t)k}}) ||
+        out->axis[i]->size != m->mesh.size[k])
+        return nd_fmt(m->ctx->arena,
+                      "%s is not cut in one element of %s per rank",
+                      text(m, out), op->axes[0]->name);
     return NULL;
 }
 

@@ -84,6 +84,8 @@ double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
         return one * local_numel(in, mesh) * size;
     case OP_ALL_GATHER:
         return one * local_numel(out, mesh) * size;
+    case OP_SHIFT_RING:
+        return n > 1 ? local_numel(out, mesh) * size : 0;
     default:
         return 0;
     }

@@ -252,12 +252,13 @@ static void copies_for_repeat(copier *k, nd_op *op)
 }
 
 /* The runtime reduces floats and integers, gathers elements of 4 bytes, and
- * moves any bytes from all to all; an all_reduce names no axis. */
+ * moves any bytes from all to all or around; an all_reduce names no axis. */
 static bool moves_as_is(nd_code *c, const nd_op *op)
 {
     const nd_type *t = &op->in[0]->type;
     nd_len inner = {.k = (int64_t)nd_dtype_size(t->dtype)};
-    if (t->dtype == ND_F32 || op->kind == OP_ALL_TO_ALL)
+    if (t->dtype == ND_F32 || op->kind == OP_ALL_TO_ALL ||
+        op->kind == OP_SHIFT_RING)
         return true;
     if (op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE_SCATTER)
         return t->dtype == ND_I32 || t->dtype == ND_I64;
@@ -303,6 +304,7 @@ static void copies_for(copier *k, nd_op *op)
         break;
     case OP_GATHER:
     case OP_CUMSUM:
+    case OP_ROLL:
     case OP_SPLIT:
         if (nd_class_of(c, op->in[0]) == V_INLINE)
             copy_operand(k, op, 0);

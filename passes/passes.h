@@ -27,6 +27,7 @@ void nd_list_passes(FILE *out);
 
 bool pass_experts(nd_module *m, const nd_options *o);
 bool pass_precision(nd_module *m, const nd_options *o);
+bool pass_context(nd_module *m, const nd_options *o);
 bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
 bool pass_batch(nd_module *m, const nd_options *o);

@@ -88,6 +88,12 @@ static void meet_experts(const nd_op *op, space *sp)
         set_cut(sp, op->axes[0], (nd_cut){1, {(uint8_t)r->route->over}});
 }
 
+/* Does each rank along one mesh axis have one element of `a`? */
+static bool one_per_rank(const nd_module *m, const nd_axis *a, nd_cut cut)
+{
+    return cut.n == 1 && m->mesh.size[cut.m[0]] == a->size;
+}
+
 /* Axes that the op cannot cut, because it runs along them, or not as the rules
  * say. */
 static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
@@ -110,6 +116,11 @@ static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
         for (int i = 0; i < op->axes[0]->route->rows.rank; i++)
             set_cut(sp, op->axes[0]->route->rows.axis[i],
                     op->axes[0]->route->rows.cut[i]);
+        break;
+    case OP_ROLL:
+        if (nd_is_free(op->out[0]) ||
+            !one_per_rank(s->m, op->axes[0], cut_of(sp, op->axes[0])))
+            set_cut(sp, op->axes[0], (nd_cut){0});
         break;
     case OP_SPLIT:
     case OP_FLATTEN:
@@ -267,6 +278,10 @@ static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
         for (int k = 0; k < t.rank; k++)
             t.cut[k] = cut_of(&sp, name_in_space(op, t.axis[k]));
         op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
+    }
+    if (op->kind == OP_ROLL && cut_of(&sp, op->axes[0]).n) {
+        op->kind = OP_SHIFT_RING;
+        op->mesh = 1u << cut_of(&sp, op->axes[0]).m[0];
     }
     for (int i = 0; i < op->nout; i++) {
         set_cuts(&op->out[i]->type, &sp);

@@ -288,6 +288,15 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
 }
 
+void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
+                     size_t bytes)
+{
+    ndrt_comm *c = ndrt_enter(r);
+
+    ndrt_leave(r, c->ops->shift(c, &r->state->groups[group], by, x, y,
+                                bytes, bytes));
+}
+
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
 {
     const ndrt_group *g = &r->state->groups[group];

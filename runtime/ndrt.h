@@ -316,6 +316,10 @@ void ndrt_all_to_all(ndrt_rank *r, int group, const void *x, void *y,
  * writes one length per member (at the current microbatch). */
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n);
 
+/* y becomes the x of the member `by` places further, around the group. */
+void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
+                     size_t bytes);
+
 /* Rendezvous with the same rank of stage `stage` (same other coordinates).
  * Blocks until the peer has taken, or given, the bytes. */
 void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes);
