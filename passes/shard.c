@@ -17,13 +17,7 @@ static void block(nd_sh *s, nd_sh_level *up, nd_block *b);
 
 /* ---- iteration space ----------------------------------------------------- */
 
-typedef struct space {
-    int n;
-    nd_axis *axis[2 * ND_MAX_RANK];
-    nd_cut cut[2 * ND_MAX_RANK];
-} space;
-
-static void add_axis(space *sp, nd_axis *a)
+static void add_axis(nd_sh_space *sp, nd_axis *a)
 {
     for (int i = 0; i < sp->n; i++)
         if (sp->axis[i] == a)
@@ -32,14 +26,14 @@ static void add_axis(space *sp, nd_axis *a)
         sp->axis[sp->n++] = a;
 }
 
-static void add_axes(space *sp, const nd_type *t, const nd_axis *skip)
+static void add_axes(nd_sh_space *sp, const nd_type *t, const nd_axis *skip)
 {
     for (int i = 0; i < t->rank; i++)
         if (t->axis[i] != skip)
             add_axis(sp, t->axis[i]);
 }
 
-static nd_cut cut_of(const space *sp, const nd_axis *a)
+static nd_cut cut_of(const nd_sh_space *sp, const nd_axis *a)
 {
     for (int i = 0; i < sp->n; i++)
         if (sp->axis[i] == a)
@@ -54,7 +48,7 @@ static nd_axis *name_in_space(const nd_op *op, nd_axis *a)
     return op->nto && a == op->axes[0] ? op->to[0] : a;
 }
 
-static void set_cut(space *sp, const nd_axis *a, nd_cut cut)
+static void set_cut(nd_sh_space *sp, const nd_axis *a, nd_cut cut)
 {
     for (int i = 0; i < sp->n; i++)
         if (sp->axis[i] == a)
@@ -64,7 +58,7 @@ static void set_cut(space *sp, const nd_axis *a, nd_cut cut)
 /* A whole axis and its major part are cut alike, at multiples of the minor
  * part: by the rules of the new name or, if there are none, of the old one. */
 static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
-                      space *sp)
+                      nd_sh_space *sp)
 {
     const nd_axis *major = op->kind == OP_SPLIT ? op->to[0] : op->axes[0];
     nd_cut cut = cut_of(sp, op->to[0]);
@@ -81,7 +75,7 @@ static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
 }
 
 /* Rows that travelled are with the rank that holds their expert. */
-static void meet_experts(const nd_op *op, space *sp)
+static void meet_experts(const nd_op *op, nd_sh_space *sp)
 {
     const nd_axis *r = nd_routed_axis(&op->in[2]->type);
     if (r && r->route->experts == op->axes[0])
@@ -97,7 +91,7 @@ static bool one_per_rank(const nd_module *m, const nd_axis *a, nd_cut cut)
 /* Axes that the op cannot cut, because it runs along them, or not as the rules
  * say. */
 static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
-                       space *sp)
+                       nd_sh_space *sp)
 {
     switch (op->kind) {
     case OP_REDUCE:
@@ -135,9 +129,9 @@ static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
     }
 }
 
-static space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
+static nd_sh_space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
 {
-    space sp = {0};
+    nd_sh_space sp = {0};
     nd_axis *skip = op->nto ? op->axes[0] : NULL;
     for (int i = 0; i < op->nin; i++)
         add_axes(&sp, &op->in[i]->type, skip);
@@ -260,7 +254,7 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
 
 /* ---- ops ----------------------------------------------------------------- */
 
-static void set_cuts(nd_type *t, const space *sp)
+static void set_cuts(nd_type *t, const nd_sh_space *sp)
 {
     for (int i = 0; i < t->rank; i++)
         t->cut[i] = cut_of(sp, t->axis[i]);
@@ -270,7 +264,8 @@ static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     close_open(s, op);
     uint32_t through = passes_through(s, op) | micro_through(s->m, op);
-    space sp = space_of(s, op, through);
+    nd_sh_space sp = space_of(s, op, through);
+    s->space = &sp;
     for (int i = 0; i < op->nin; i++) {
         nd_type t = op->in[i]->type;
         t.sum = t.sum & through;
@@ -279,6 +274,7 @@ static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
             t.cut[k] = cut_of(&sp, name_in_space(op, t.axis[k]));
         op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
     }
+    s->space = NULL;
     if (op->kind == OP_ROLL && cut_of(&sp, op->axes[0]).n) {
         op->kind = OP_SHIFT_RING;
         op->mesh = 1u << cut_of(&sp, op->axes[0]).m[0];
@@ -473,7 +469,9 @@ bool pass_shard(nd_module *m, const nd_options *o)
         p->grad = p->value->type;
         p->grad.sum = sum;
     }
-    if (!s.failed)
+    if (!s.failed) {
+        nd_sh_tell(&s);
         nd_dce(m);
+    }
     return !s.failed;
 }
