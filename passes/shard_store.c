@@ -284,6 +284,16 @@ static shares shares_over(const nd_sh *s, int mesh, const nd_rule *r)
     return q;
 }
 
+/* Does a rule for all values cut anything over it? If not, that is said. */
+static bool is_used(const nd_module *m, int mesh)
+{
+    for (int i = 0; i < m->plan.rules.n; i++)
+        if (m->plan.rules.v[i].scope == SCOPE_ALL &&
+            (nd_cut_bits(m->plan.rules.v[i].mesh) >> mesh & 1))
+            return true;
+    return false;
+}
+
 /* `r` is NULL for the `zero` line. */
 static void check_over(nd_sh *s, int mesh, const nd_rule *r)
 {
@@ -304,7 +314,7 @@ static void check_over(nd_sh *s, int mesh, const nd_rule *r)
                  m->sample ? m->sample->name : "the samples");
         if (by)
             nd_note(m->ctx, by->loc, "by this rule");
-    } else if (q.some == 0 && rule_over(m, m->sample)) {
+    } else if (q.some == 0 && is_used(m, mesh)) {
         nd_perf(m->ctx, loc, "no gradient is summed over `%s`: %s", name,
                 m->plan.zero == 1 || (r && r->scope == SCOPE_OPT)
                     ? "its ranks share no state"

@@ -55,6 +55,7 @@ MESHES = {
     "hybrid": ("out = 2, dp = 2", False, 2, "shard batch -> (out, dp)\n  shard params d -> dp", []),
     "hybrid1": ("out = 2, dp = 2", False, 1, "shard batch -> (out, dp)\n  shard grads d -> dp\n"
                 "  shard optimizer d -> out", []),
+    "epdpzero3": ("ep = 2", False, 1, "shard batch -> ep\n  zero 3 over ep", []),
     "dp2ep2zero3": ("dp = 2, ep = 2", False, 1, "zero 3 over dp", []),
     "ep2": ("ep = 2", False, 1, "", []),
     "ep3": ("ep = 3", False, 4, "", []),
@@ -676,7 +677,7 @@ def zero(b):
     same_run(b, "g3", ["dp2pp2zero2", "dp2pp2zero3"], ["--steps", "3"], tol=2e-5)
     same_run(b, "gdrop", ["zero2", "zero3", "dp2pp2zero3"], ["--steps", "3"])
     same_run(b, "gfrozen", ["zero2", "zero3", "dp2tp2zero3", "hybrid"])
-    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "hybrid"])
+    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"])
     same_run(b, "gmuon", ["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"], tol=5e-5)
 
 
