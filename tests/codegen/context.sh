@@ -33,6 +33,8 @@ grouped|cp = 5|seq -> cp|context ring over cp; recompute attention; microbatches
 grouped|cp = 2, tp = 2|kvheads -> tp, seq -> cp|context all_to_all over cp
 patches|cp = 5|patch -> cp|context ring over cp
 crossing|cp = 5|tgt -> cp, src -> cp|context ring over cp
+mixing|cp = 3|seq -> cp|context ring zigzag over cp; recompute attention
+mixing|cp = 2, tp = 2|seq -> cp, d -> tp|context ring zigzag over cp
 END
 
 sed 's/cosine(3e-4, warmup = 100, min = 3e-5)/3e-3/' \
@@ -40,7 +42,7 @@ sed 's/cosine(3e-4, warmup = 100, min = 3e-5)/3e-3/' \
 sed 's/seed      = 1/&\n  precision = bf16/' "$work/f32.nd" >"$work/bf16.nd"
 grep -q bf16 "$work/bf16.nd" || bad "gpt.nd has no line with its seed"
 cat "$NDC_SOURCE"/ir/*.c >"$work/text"
-toy="--set batch=6 --set seq=15 --set d=24 --set heads=3 --set layers=2"
+toy="--set batch=6 --set seq=18 --set d=24 --set heads=3 --set layers=2"
 
 losses() { # NAME COMMAND...: the losses of ten steps in NAME.loss
     out=$1
@@ -70,9 +72,9 @@ for type in f32 bf16; do
     train "$type" $type 'cp = 1' 'seq -> cp' ''
     tol=1e-5
     [ $type = f32 ] || tol=1e-3
-    for form in ring all_to_all; do
-        train $form-$type $type 'cp = 3' 'seq -> cp' "context $form over cp"
-        near $form-$type $type $tol
+    for form in ring "ring zigzag" all_to_all; do
+        train "$form-$type" $type 'cp = 3' 'seq -> cp' "context $form over cp"
+        near "$form-$type" $type $tol
         case " ${NDC_HAVE:-} " in
         *' sanitize '*) ;;           # MPI's own leaks would be reported
         *' mpi '*)

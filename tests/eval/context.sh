@@ -3,7 +3,7 @@
 # ranks, equals the source in f64 to 1e-9 after each pass; and so many
 # collectives are run as the form says.
 #
-# context.txt: program|mesh|rules|further plan lines|collectives ("" any)
+# context.txt: program [options]|mesh|rules|further plan lines|collectives ("" any)
 set -u
 tool=$NDC_BUILD/tests/nd_eval
 here=$NDC_SOURCE/tests/eval
@@ -21,13 +21,13 @@ while IFS='|' read -r name mesh rules more want; do
     { printf 'plan {\n  mesh %s\n  shard %s\n' "$mesh" "$rules"
       printf '%s\n}\n' "$more" | tr ';' '\n'; } >"$plan"
     line="$name $mesh $rules $more"
-    file=$here/context/$name.nd
-    out=$("$tool" --compare --each --plan="$plan" "$file" 2>&1) || {
+    file=$here/context/${name%% *}.nd sizes=${name#"${name%% *}"}
+    out=$("$tool" --compare --each --plan="$plan" $sizes "$file" 2>&1) || {
         bad "$line: $out"
         continue
     }
     [ "$want" ] || continue
-    have=$("$tool" --passes=all --plan="$plan" "$file" 2>/dev/null |
+    have=$("$tool" --passes=all --plan="$plan" $sizes "$file" 2>/dev/null |
         sed -n 's/^collective //p' | sort | tr '\n' ',' |
         sed 's/,$//; s/,/, /g')
     [ "$have" = "$want" ] || bad "$line: $have instead of $want"
