@@ -293,6 +293,9 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
         case K_GEMM:
             cg_gemm(f, k);
             break;
+        case K_GROUPED:
+            cg_grouped(f, k);
+            break;
         case K_COMM:
             cg_comm(f, k);
             break;

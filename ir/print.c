@@ -361,6 +361,19 @@ static void put_mesh(nd_buf *b, const nd_module *m)
         nd_putf(b, "pipe %s\n", s->name[s->pipe]);
 }
 
+static void put_routes(nd_buf *b, const nd_module *m)
+{
+    for (int i = 0; i < m->axes.n; i++) {
+        const nd_route *r = m->axes.v[i]->route;
+        if (!r)
+            continue;
+        nd_putf(b, "route %s to %s over %s : ", m->axes.v[i]->name,
+                r->experts->name, mesh_name(m, r->over));
+        nd_print_type(b, m, &r->rows);
+        nd_put(b, "\n");
+    }
+}
+
 static void put_rules(nd_buf *b, const nd_module *m)
 {
     for (int i = 0; i < m->plan.rules.n; i++) {
@@ -426,6 +439,7 @@ static void put_header(nd_buf *b, const nd_module *m)
     if (m->sample)
         nd_putf(b, "sample %s\n", m->sample->name);
     put_mesh(b, m);
+    put_routes(b, m);
     put_plan(b, m);
     static const char *const bits[] = {"grads", "phases", "sharded"};
     const char *sep = "state ";

@@ -185,6 +185,50 @@ static nd_type nested_type(const nd_op *op)
     return t;
 }
 
+/* A copy of operand i whose axes are those that `last` does not name, then
+ * those. */
+static void copy_ordered(copier *k, nd_op *op, int i, int n,
+                         nd_axis *const *last)
+{
+    nd_type t = op->in[i]->type, with = t;
+    with.rank = 0;
+    for (int j = 0; j < t.rank; j++) {
+        bool named = false;
+        for (int l = 0; l < n; l++)
+            named |= last[l] == t.axis[j];
+        if (!named) {
+            with.axis[with.rank] = t.axis[j];
+            with.cut[with.rank++] = t.cut[j];
+        }
+    }
+    for (int l = 0; l < n; l++) {
+        with.axis[with.rank] = last[l];
+        with.cut[with.rank++] = t.cut[nd_axis_at(&t, last[l])];
+    }
+    copy_operand(k, op, i);
+    op->in[i]->type = with;
+}
+
+/* x lies so that what each row is multiplied with is one dimension; the weight,
+ * so that there are three. */
+static void copies_for_groups(copier *k, nd_op *op)
+{
+    nd_code *c = k->c;
+    nd_axis *last[2 * ND_MAX_RANK];
+    nd_ref r;
+    int n = nd_group_axes(op, true, last);
+    if (!nd_ref_of(c, op->in[0], &r) || !nd_group_nests(c, op, true, &r))
+        copy_ordered(k, op, 0, n, last);
+    bool sum = op->kind == OP_GROUPED_SUM, there = nd_ref_of(c, op->in[1], &r);
+    n = sum ? 0 : n;
+    n += nd_group_axes(op, false, last + n);
+    if (!there || !(sum ? nd_group_nests(c, op, false, &r)
+                        : nd_weight_nests(c, op, &r)))
+        copy_ordered(k, op, 1, n, last);
+    if (nd_class_of(c, op->in[2]) == V_INLINE)
+        copy_operand(k, op, 2);
+}
+
 static void copies_for_repeat(copier *k, nd_op *op)
 {
     nd_code *c = k->c;
@@ -253,6 +297,10 @@ static void copies_for(copier *k, nd_op *op)
         for (int i = 0; i < 2; i++)
             if (nd_class_of(c, op->in[i]) == V_INLINE)
                 copy_operand(k, op, i);
+        break;
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
+        copies_for_groups(k, op);
         break;
     case OP_GATHER:
     case OP_CUMSUM:

@@ -260,6 +260,16 @@ static void find_users(nd_code *c, bool scalars_inline)
 
 /* ---- homes -------------------------------------------------------------- */
 
+/* The sums of a product by groups go where they are added, if they can lie so.
+ */
+static void home_of_group(nd_code *c, nd_value *x, nd_op *accum)
+{
+    nd_ref r = nd_grad_ref(c, accum);
+    if (nd_info(c, x)->nuses == 1 && x->def->block == accum->block &&
+        nd_weight_nests(c, x->def, &r))
+        nd_info(c, x)->accum = accum;
+}
+
 static void find_homes(nd_op *op, void *user)
 {
     nd_code *c = user;
@@ -280,6 +290,8 @@ static void find_homes(nd_op *op, void *user)
             (x->def->kind == OP_CONTRACT || x->def->kind == OP_SCATTER_ADD ||
              (x->def->kind == OP_REDUCE && x->def->sub == RED_SUM)))
             nd_info(c, x)->accum = op;
+        else if (x->def && x->def->kind == OP_GROUPED_SUM)
+            home_of_group(c, x, op);
     }
 }
 

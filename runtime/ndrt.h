@@ -129,6 +129,7 @@ typedef struct ndrt_stage {
                                      this rank; NDRT_NONE if not here */
     size_t work, work_bytes;      /* for muon: room that nothing else needs
                                      between two steps */
+    size_t scratch, scratch_bytes;   /* for one kernel at a time */
     void (*pre)(ndrt_rank *);     /* once per step, whole local batch */
     void (*run[NDRT_NACTIONS])(ndrt_rank *);   /* at rank->mb */
     int nactions;
@@ -251,6 +252,34 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *a, int64_t a_r, int64_t a_c,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
+
+/* Rows of a product by groups: a nest of loops, and by how much x, y and the
+ * group ids step along each. */
+typedef struct ndrt_rows {
+    int n;
+    int64_t len[NDRT_MAX_RANK], x[NDRT_MAX_RANK], y[NDRT_MAX_RANK],
+        id[NDRT_MAX_RANK];
+} ndrt_rows;
+
+typedef enum { NDRT_W32, NDRT_WBF16, NDRT_WF16 } ndrt_width;
+
+/* The groups [first, first + n) and their matrices [in, out]: matrix k lies at
+ * w + k*w_k, its element (i,j) at + i*w_i + j*w_o. A row of x has `in` elements
+ * x_i apart, one of y `out` that are y_o apart. */
+typedef struct ndrt_groups {
+    ndrt_width width;             /* of x, and of w or g */
+    int64_t first, n, in, out;
+    int64_t w_k, w_i, w_o, x_i, y_o;
+} ndrt_groups;
+
+/* y[row, out] = x[row, in] w[id[row], in, out]; 0 for a row of no group here. */
+void ndrt_grouped(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
+                  const void *x, const void *w, const int32_t *id, float *y);
+/* w[k, in, out] (+)= the sum of x[row, in] y[row, out] over the rows of id k,
+ * in the order of the rows. acc: add to w. */
+void ndrt_grouped_sum(ndrt_rank *r, bool acc, const ndrt_rows *rows,
+                      const ndrt_groups *g, const void *x, const void *y,
+                      const int32_t *id, float *w);
 
 /* What a reduction makes of the members' numbers. Integers wrap around. */
 typedef enum {

@@ -16,6 +16,7 @@
 typedef struct ndrt_config {
     ndrt_train train;             /* the program's, with overrides */
     const char *log_path, *save_path, *generate, *resume_path;
+    const char *comm_path;        /* what each rank sent in a step; or NULL */
     bool load_all;                /* --load: every parameter */
     const char *eval_path;        /* goes with --data, in either order */
     int64_t tokens;               /* to generate */
@@ -33,6 +34,7 @@ ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
 typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
 typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
+typedef struct ndrt_count ndrt_count;       /* count.c */
 
 typedef struct ndrt_step_line {
     int64_t step, tokens;
@@ -59,6 +61,7 @@ typedef struct ndrt_state {
     size_t *parts;                /* 4 numbers per rank */
     ndrt_data *data;
     ndrt_log *log;
+    ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -430,6 +433,16 @@ void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
 ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */
 void ndrt_banner(ndrt_rank *r, bool local);
 void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
+
+/* ---- count.c: what a rank sends ---------------------------------------- */
+
+ndrt_count *ndrt_count_new(const ndrt_program *p, ndrt_comm *comm);
+/* What the rank talks through from then on. */
+ndrt_comm *ndrt_count_comm(ndrt_count *k);
+/* Starts anew with a training step, and ends with it. */
+void ndrt_count_step(ndrt_rank *r, bool on);
+/* All ranks call it; rank 0 writes the file. */
+ndrt_status ndrt_count_write(ndrt_rank *r);
 
 /* ---- launch.c: under mpirun ------------------------------------------- */
 
