@@ -33,7 +33,10 @@ static bool read_more(ck *c, const ast_pent *e, nd_context *x)
         ck_near_error(c, e->more.loc, "order of context", e->more.s, names, 1);
         return false;
     }
-    ck_later(c, e->more.loc, "`zigzag`");
+    if (x->form == CONTEXT_ALL_TO_ALL || x->form == CONTEXT_GATHER) {
+        ck_say(c, e->more.loc, "`zigzag` is an order for a ring");
+        return false;
+    }
     x->zigzag = true;
     return true;
 }

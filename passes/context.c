@@ -33,6 +33,22 @@ void cx_first_rule(nd_module *m, nd_rule r)
     m->plan.rules.v[0] = r;
 }
 
+static bool has_rule(const nd_module *m, const nd_axis *a)
+{
+    for (int i = 0; i < m->plan.rules.n; i++)
+        if (m->plan.rules.v[i].axis == a &&
+            m->plan.rules.v[i].scope == SCOPE_ALL)
+            return true;
+    return false;
+}
+
+const nd_axis *cx_root(const nd_module *m, const nd_axis *a)
+{
+    while (a->like && !has_rule(m, a))
+        a = a->like;
+    return a;
+}
+
 /* ---- the choice ---------------------------------------------------------- */
 
 /* Why keys cannot move in a ring, or NULL. */
@@ -142,11 +158,28 @@ static void remember(cx *c, const cx_region *r, choice x)
         c->gathered |= 1u << r->mesh;
 }
 
-static void region(cx *c, const cx_region *r)
+/* What a ring says of its order. */
+static const char *order_of(cx *c, cx_region *r, const nd_context *ask,
+                            const char *why)
+{
+    nd_arena *a = c->m->ctx->arena;
+    if (!ask || !ask->zigzag)
+        return why;
+    const char *no = c->no_zigzag[r->mesh];
+    if (!no && !nd_table_get(&c->causal, r->attend))
+        return nd_fmt(a, "%s; not in balance: no causal mask", why);
+    r->zigzag = !no;
+    return no ? nd_fmt(a, "%s; not zigzag: %s", why, no)
+              : nd_fmt(a, "%s, zigzag", why);
+}
+
+static void region(cx *c, cx_region *r)
 {
     nd_module *m = c->m;
     const nd_context *ask = asked_for(&m->plan, r->mesh);
     choice x = choose(m, r, ask);
+    if (x.form == CONTEXT_RING)
+        x.why = order_of(c, r, ask, x.why);
     remember(c, r, x);
     if (x.form == CONTEXT_GATHER) {
         if (!ask || ask->form != CONTEXT_GATHER)
@@ -175,6 +208,50 @@ static void block(cx *c, nd_block *b)
                 i++;
         }
     }
+}
+
+/* ---- zigzag -------------------------------------------------------------- */
+
+/* The first causal attention that will go in a ring, of a mesh axis for which
+ * the plan asks for balance, says which axis gets another order. */
+static void find_causal(cx *c, nd_block *b)
+{
+    for (int i = 0; i < b->ops.n; i++) {
+        nd_op *op = b->ops.v[i];
+        cx_region r;
+        if (op->body)
+            find_causal(c, op->body);
+        else if (cx_match(c->m, op, &r)) {
+            const nd_context *ask = asked_for(&c->m->plan, r.mesh);
+            const nd_axis *root = cx_root(c->m, r.query);
+            if (!ask || !ask->zigzag || !r.causal ||
+                cx_root(c->m, r.key) != root ||
+                choose(c->m, &r, ask).form != CONTEXT_RING)
+                continue;
+            if (!c->root[r.mesh])
+                c->root[r.mesh] = root;
+            if (c->root[r.mesh] == root)
+                nd_table_put(&c->causal, op, op);
+        }
+    }
+}
+
+static void zigzag(cx *c)
+{
+    const nd_plan *p = &c->m->plan;
+    find_causal(c, c->m->step);
+    for (int i = 0; i < p->context.n; i++) {
+        const nd_context *x = &p->context.v[i];
+        const nd_axis *root = c->root[x->mesh];
+        if (!root)
+            continue;
+        const char *no = cx_zigzag(c->m, root, c->m->mesh.size[x->mesh]);
+        c->no_zigzag[x->mesh] = no;
+        c->changed |= !no;
+        if (no)
+            nd_perf(c->m->ctx, x->loc, "the ring is not zigzag: %s", no);
+    }
+    nd_clear_marks(c->m);
 }
 
 /* Asked for, but there is no such attention. */
@@ -208,12 +285,15 @@ static void settle(const cx *c)
 bool pass_context(nd_module *m, const nd_options *o)
 {
     int errors = m->ctx->nerrors;
-    cx c = {.m = m, .block = {.arena = m->ctx->arena},
-            .heads = {.arena = m->ctx->arena}};
+    cx c = {.m = m, .part = {.arena = m->ctx->arena},
+            .named = {.arena = m->ctx->arena, .strings = true},
+            .heads = {.arena = m->ctx->arena},
+            .causal = {.arena = m->ctx->arena}};
     (void)o;
     if (m->state & ND_HAS_GRADS)
         return true;
     nd_clear_marks(m);
+    zigzag(&c);
     block(&c, m->step);
     check_asked(&c);
     settle(&c);

@@ -21,6 +21,8 @@ typedef struct cx_region {
     bool guarded;                    /* a row with S = 0 gives 0 */
     nd_axis *query, *key;
     int mesh, n;                     /* what cuts both, its size */
+    bool causal;                     /* a key behind its query is hidden */
+    bool zigzag;                     /* and chunks are in balance */
     cx_values inside;                /* with both axes, from X to A */
     cx_values row;                   /* made of those, without keys */
     cx_values moving, queries;       /* that come in with one, not free */
@@ -38,12 +40,21 @@ typedef struct cx {
     bool changed;
     uint32_t met, gathered;          /* mesh axes of regions; of those left */
     nd_axis *ring[ND_MAX_MESH], *hop[ND_MAX_MESH];
-    nd_table block;                  /* axis -> its part on one rank */
+    nd_table part;                   /* axis -> block of it -> chunk of that */
+    nd_table named;                  /* name -> axis */
     nd_table heads;                  /* axis -> its twin that cp cuts too */
+    nd_table causal;                 /* the attentions that are in balance */
+    const nd_axis *root[ND_MAX_MESH];    /* the axis in zigzag order */
+    const char *no_zigzag[ND_MAX_MESH];
 } cx;
 
-/* context.c: a rule before all others. */
+/* context.c: a rule before all others; the axis whose rules `a` follows. */
 void cx_first_rule(nd_module *m, nd_rule r);
+const nd_axis *cx_root(const nd_module *m, const nd_axis *a);
+
+/* context_zigzag.c: in all of the module the axis `root` and those that follow
+ * it are in the order of chunks; or why that cannot be. */
+const char *cx_zigzag(nd_module *m, const nd_axis *root, int n);
 
 /* context_ring.c: rewrites the region to keys that move around a ring. */
 void cx_ring(cx *c, const cx_region *r);

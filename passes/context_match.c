@@ -155,6 +155,28 @@ static void collect(nd_module *m, cx_region *r, nd_value *v)
         collect(m, r, op->in[i]);
 }
 
+static bool is_index(const nd_value *v, const nd_axis *a)
+{
+    return v->def && v->def->kind == OP_INDEX && v->type.rank == 1 &&
+           v->type.axis[0] == a;
+}
+
+/* Does the condition say, with others, that a key is not behind its query? */
+static bool says_causal(const cx_region *r, const nd_value *v)
+{
+    if (is_map(v, EW_AND))
+        return says_causal(r, v->def->in[0]) || says_causal(r, v->def->in[1]);
+    return (is_map(v, EW_LE) || is_map(v, EW_LT)) &&
+           is_index(v->def->in[0], r->key) && is_index(v->def->in[1], r->query);
+}
+
+static bool is_causal(const cx_region *r)
+{
+    const nd_value *x = r->x;
+    return is_map(x, EW_WHERE) && nd_is_const(x->def->in[2], -INFINITY) &&
+           says_causal(r, x->def->in[0]);
+}
+
 /* ---- nobody else reads it ------------------------------------------------ */
 
 typedef struct readers {
@@ -205,6 +227,7 @@ bool cx_match(nd_module *m, nd_op *op, cx_region *r)
         collect_row(m, r, r->p->def->in[0]->def->in[0]->def->in[1]);
         collect(m, r, r->a);
         collect(m, r, r->v);
+        r->causal = is_causal(r);
         if (!r->no_ring)
             check_readers(m, r);
         return true;
