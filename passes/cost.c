@@ -65,6 +65,17 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
     }
 }
 
+/* A rank's own rows, once for each slot. */
+static double traveller_bytes(const nd_op *op, const nd_mesh *mesh)
+{
+    const nd_type *x = &op->in[0]->type, *ids = &op->in[1]->type;
+    double n = local_numel(ids, mesh) * (double)nd_dtype_size(x->dtype);
+    for (int i = 0; i < x->rank; i++)
+        if (x->axis[i] != op->axes[0] && nd_axis_at(ids, x->axis[i]) < 0)
+            n *= (double)nd_extent_max(mesh, x->axis[i]->size, x->cut[i]);
+    return n;
+}
+
 double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
 {
     double n = 1;
@@ -72,6 +83,9 @@ double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
         if (op->mesh >> i & 1)
             n *= mesh->size[i];
     double one = (n - 1) / n;
+    bool travels = op->kind == OP_DISPATCH || op->kind == OP_COMBINE;
+    if (travels)                     /* balanced: each rank gets its share */
+        return one * traveller_bytes(op, mesh);
     switch (op->kind) {
     case OP_ALL_REDUCE:
         return 2 * one * local_numel(&op->in[0]->type, mesh) *

@@ -256,6 +256,13 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
 }
 
+void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e)
+{
+    ndrt_comm *c = enter(r);
+
+    leave(r, c->ops->exchange(c, &r->state->groups[group], e));
+}
+
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
 {
     const ndrt_group *g = &r->state->groups[group];
