@@ -101,7 +101,9 @@ void cg_comm(cg_fn *f, nd_kernel *k)
     f->uses_rank = true;
     cg_line(f, "/* %s -> %s */", cg_type(f->g, &op->in[0]->type),
             cg_type(f->g, &op->out[0]->type));
-    if (op->kind == OP_ALL_REDUCE)
+    if (op->kind == OP_DISPATCH || op->kind == OP_COMBINE)
+        cg_travel(f, op);
+    else if (op->kind == OP_ALL_REDUCE)
         all_reduce(f, op, &x, &y);
     else if (op->kind == OP_ALL_TO_ALL)
         all_to_all(f, op, &x, &y);

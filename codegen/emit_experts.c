@@ -1,4 +1,5 @@
-/* emit_experts.c - a product by groups as one call.
+/* emit_experts.c - a product by groups as one call, rows that travel as
+ * another.
  *
  *   ndrt_grouped(r, &(ndrt_rows){2, {n_batch, 2}, {64, 0}, {256, 128}, {2, 1}},
  *                &(ndrt_groups){NDRT_W32, 0, 4, 64, 128, 8192, 128, 1, 1, 1},
@@ -38,21 +39,23 @@ static const char *length(cg_fn *f, const nd_ref *r, nd_axis *const *axes,
     return cg_len(f, &l);
 }
 
-/* The loops over rows; those of length 1 are left out. */
-static const char *rows_text(cg_fn *f, const nd_ref *x, const nd_ref *y,
+/* The loops over rows, those of length 1 left out: n axes, of the ids. */
+static const char *rows_text(cg_fn *f, nd_axis *const *axes, int naxes,
+                             const nd_ref *x, const nd_ref *y,
                              const nd_ref *id)
 {
     nd_arena *a = f->g->a;
     nd_buf part[4] = {{.arena = a}, {.arena = a}, {.arena = a}, {.arena = a}};
     int n = 0;
-    for (int i = 0; i < id->rank; i++) {
-        if (f->g->c->exts.v[id->ext[i]].fixed == 1)
+    for (int i = 0; i < naxes; i++) {
+        int ext = id->ext[axis_at(id, axes[i])];
+        if (f->g->c->exts.v[ext].fixed == 1)
             continue;
         const char *sep = n++ ? ", " : "";
-        nd_putf(&part[0], "%s%s", sep, cg_count(f, id->ext[i]));
-        nd_putf(&part[1], "%s%s", sep, stride(f, x, id->axis[i]));
-        nd_putf(&part[2], "%s%s", sep, stride(f, y, id->axis[i]));
-        nd_putf(&part[3], "%s%s", sep, stride(f, id, id->axis[i]));
+        nd_putf(&part[0], "%s%s", sep, cg_count(f, ext));
+        nd_putf(&part[1], "%s%s", sep, stride(f, x, axes[i]));
+        nd_putf(&part[2], "%s%s", sep, y ? stride(f, y, axes[i]) : "0");
+        nd_putf(&part[3], "%s%s", sep, stride(f, id, axes[i]));
     }
     if (!n)
         return "&(ndrt_rows){0}";
@@ -95,9 +98,70 @@ void cg_grouped(cg_fn *f, nd_kernel *k)
     cg_line(f, "%s(r, %s%s, %s, %s, %s, %s, %s);",
             sum ? "ndrt_grouped_sum" : "ndrt_grouped",
             !sum ? "" : acc ? "true, " : "false, ",
-            rows_text(f, &x, y, &id), groups_text(f, op, &x, y, w),
+            rows_text(f, id.axis, id.rank, &x, y, &id), groups_text(f, op, &x, y, w),
             cg_pointer_to(f, &x, false)->name,
             cg_pointer_to(f, &other, false)->name,
             cg_pointer_to(f, &id, false)->name,
             cg_pointer_to(f, &to, true)->name);
+}
+
+/* ---- rows that travel ---------------------------------------------------- */
+
+/* The loops go over rows as the route names them, so that all that travel along
+ * one axis take one order. */
+void cg_travel(cg_fn *f, nd_op *op)
+{
+    nd_code *c = f->g->c;
+    const nd_axis *routed = op->axes[0];
+    const nd_route *rt = routed->route;
+    bool go = op->kind == OP_DISPATCH;
+    nd_ref x, y, id;
+    nd_ref_of(c, op->in[0], &x);
+    nd_ref_of(c, op->in[1], &id);
+    nd_ref_of(c, op->out[0], &y);
+    const nd_ref *here = go ? &x : &y, *there = go ? &y : &x;
+    nd_axis *row[ND_MAX_RANK];
+    int n = nd_travel_axes(op, row), ext = there->ext[axis_at(there, routed)];
+    nd_dtype t = op->in[0]->type.dtype;
+    cg_line(f, "%s(r, &(ndrt_travel){%s, %s, %lld, %lld, %s, %zu, %s}, %s, %s, "
+            "%s, %s);", go ? "ndrt_dispatch" : "ndrt_combine",
+            cg_group_name(f->g, op->mesh), cg_ext(f->g, ext),
+            (long long)rt->experts->size, (long long)c->exts.v[ext].max,
+            length(f, &x, row, n), nd_dtype_size(t),
+            go && t == ND_I32 && !n ? "true" : "false",
+            rows_text(f, rt->rows.axis, rt->rows.rank, here, NULL, &id),
+            cg_pointer_to(f, &x, false)->name,
+            cg_pointer_to(f, &id, false)->name,
+            cg_pointer_to(f, &y, true)->name);
+}
+
+static bool makes(const nd_kernels *list, const nd_value *v)
+{
+    for (int i = 0; i < list->v.n; i++)
+        if (list->v.v[i]->nodes.v[0].op == v->def)
+            return true;
+    return false;
+}
+
+void cg_arrivals(cg_fn *f, const nd_kernels *list)
+{
+    nd_code *c = f->g->c;
+    nd_table told = {.arena = f->g->a};
+    for (int i = 0; i < list->v.n; i++) {
+        nd_kernel *k = list->v.v[i];
+        if (k->kind != K_GROUPED)
+            continue;
+        nd_value *ids = k->nodes.v[0].op->in[2];
+        nd_axis *a = nd_routed_axis(&ids->type);
+        nd_ref r;
+        if (!a || nd_table_get(&told, a) || makes(list, nd_behind(c, ids)))
+            continue;
+        nd_table_put(&told, a, a);
+        nd_ref_of(c, ids, &r);
+        f->uses_rank = true;
+        int ext = r.ext[axis_at(&r, a)];
+        cg_line(f, "ndrt_arrived(r, %s, %lld, %s);", cg_ext(f->g, ext),
+                (long long)c->exts.v[ext].max,
+                cg_pointer_to(f, &r, false)->name);
+    }
 }

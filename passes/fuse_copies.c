@@ -229,6 +229,19 @@ static void copies_for_groups(copier *k, nd_op *op)
         copy_operand(k, op, 2);
 }
 
+/* What is sent of a row lies side by side; what comes back, row after row. */
+static void copies_for_travel(copier *k, nd_op *op)
+{
+    nd_code *c = k->c;
+    nd_axis *row[ND_MAX_RANK];
+    nd_ref r;
+    int n = nd_travel_axes(op, row);
+    if (!nd_ref_of(c, op->in[0], &r) || !nd_travel_nests(c, op, &r))
+        copy_ordered(k, op, 0, n, row);
+    if (nd_class_of(c, op->in[1]) == V_INLINE)
+        copy_operand(k, op, 1);
+}
+
 static void copies_for_repeat(copier *k, nd_op *op)
 {
     nd_code *c = k->c;
@@ -285,6 +298,10 @@ static void copies_for(copier *k, nd_op *op)
     read_instead(k, op);
     if (nd_is_same(c, op))
         return;
+    if (op->kind == OP_DISPATCH || op->kind == OP_COMBINE) {
+        copies_for_travel(k, op);
+        return;
+    }
     if (nd_has_trait(op, 'k')) {
         if (!moves_as_is(c, op))
             move_as_float(k, op);

@@ -23,8 +23,9 @@ bool nd_is_same(const nd_code *c, const nd_op *op)
     const nd_mesh *m = &c->m->mesh;
     if (op->kind == OP_STOP_GRAD)
         return !nd_is_copy(op);
-    if (!nd_has_trait(op, 'k') && op->kind != OP_SLICE)
-        return false;
+    if ((!nd_has_trait(op, 'k') && op->kind != OP_SLICE) ||
+        op->kind == OP_DISPATCH || op->kind == OP_COMBINE)
+        return false;                /* those sort, on one rank too */
     for (int i = 0; i < m->n; i++)
         if (op->mesh >> i & 1 && m->size[i] > 1)
             return false;

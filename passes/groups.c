@@ -1,4 +1,5 @@
-/* groups.c - how the operands of a product by groups lie in memory.
+/* groups.c - how the operands of a product by groups lie in memory, and those of
+ * rows that travel.
  *
  *   grouped [expert, d] %x, %w, %e    x[rows, d], w[expert, d, heads head]
  *
@@ -55,6 +56,37 @@ bool nd_weight_nests(nd_code *c, const nd_op *op, const nd_ref *r)
     return nd_group_nests(c, op, true, r) && nd_group_nests(c, op, false, r);
 }
 
+/* ---- rows that travel ---------------------------------------------------- */
+
+int nd_travel_axes(const nd_op *op, nd_axis **axes)
+{
+    const nd_type *t = &op->in[0]->type;
+    int n = 0;
+    for (int i = 0; i < t->rank; i++)
+        if (t->axis[i] != op->axes[0] &&
+            nd_axis_at(&op->in[1]->type, t->axis[i]) < 0)
+            axes[n++] = t->axis[i];
+    return n;
+}
+
+/* The axes of a row step over exactly one another, and rows that come back over
+ * exactly one row. */
+bool nd_travel_nests(nd_code *c, const nd_op *op, const nd_ref *r)
+{
+    nd_axis *axes[ND_MAX_RANK + 1];
+    int n = nd_travel_axes(op, axes + 1);
+    bool back = op->kind == OP_COMBINE;
+    axes[0] = op->axes[0];
+    nd_len step = {.k = 1};
+    for (int i = n; i >= !back; i--) {
+        int at = place_in(r, axes[i]);
+        if (at < 0 || !nd_len_eq(&step, &r->stride[at]))
+            return false;
+        nd_len_mul(c, &step, r->ext[at]);
+    }
+    return true;
+}
+
 /* ---- room aside ---------------------------------------------------------- */
 
 static int64_t most(nd_code *c, const nd_type *t, nd_axis *const *only, int n)
@@ -85,9 +117,29 @@ static size_t product_bytes(nd_code *c, const nd_op *op)
            256;
 }
 
+/* Counts by expert and by member, the order of the rows, and the rows. */
+static size_t travel_bytes(nd_code *c, const nd_op *op)
+{
+    const nd_route *r = op->axes[0]->route;
+    nd_axis *row[ND_MAX_RANK];
+    int n = nd_travel_axes(op, row);
+    int64_t rows = most(c, &op->in[1]->type, NULL, 0);
+    int64_t len = most(c, &op->in[0]->type, row, n);
+    return (size_t)(r->experts->size + 3) * 8 + (size_t)rows * 8 +
+           (size_t)c->m->mesh.size[r->over] * 48 +
+           (size_t)(rows * len) * nd_dtype_size(op->in[0]->type.dtype) + 640;
+}
+
 size_t nd_scratch_bytes(nd_code *c, const nd_op *op)
 {
-    return op->kind == OP_GROUPED || op->kind == OP_GROUPED_SUM
-               ? product_bytes(c, op)
-               : 0;
+    switch (op->kind) {
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
+        return product_bytes(c, op);
+    case OP_DISPATCH:
+    case OP_COMBINE:
+        return travel_bytes(c, op);
+    default:
+        return 0;
+    }
 }

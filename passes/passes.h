@@ -339,7 +339,12 @@ int nd_group_axes(const nd_op *op, bool of_x, nd_axis **axes);
 bool nd_group_nests(nd_code *c, const nd_op *op, bool of_x, const nd_ref *r);
 /* Does r, the weight or its gradient, step so in both? */
 bool nd_weight_nests(nd_code *c, const nd_op *op, const nd_ref *r);
-/* Bytes that one run of a kernel needs aside: see runtime/experts.c. */
+/* Of a dispatch or combine: the axes of what is sent of a row, and whether its
+ * operand lies so that it can be sent. */
+int nd_travel_axes(const nd_op *op, nd_axis **axes);
+bool nd_travel_nests(nd_code *c, const nd_op *op, const nd_ref *r);
+/* Bytes that one run of a kernel needs aside, as runtime/experts.c and travel.c
+ * lay it out. */
 size_t nd_scratch_bytes(nd_code *c, const nd_op *op);
 
 void nd_number(nd_code *c);          /* fresh info for every value */

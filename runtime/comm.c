@@ -297,6 +297,13 @@ void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
                                 bytes, bytes));
 }
 
+void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e)
+{
+    ndrt_comm *c = ndrt_enter(r);
+
+    ndrt_leave(r, c->ops->exchange(c, &r->state->groups[group], e));
+}
+
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
 {
     const ndrt_group *g = &r->state->groups[group];

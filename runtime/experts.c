@@ -39,7 +39,7 @@ static void *take(char **room, size_t bytes)
     return p;
 }
 
-static int64_t count_rows(const ndrt_rows *rows)
+int64_t ndrt_count_rows(const ndrt_rows *rows)
 {
     int64_t n = 1;
 
@@ -48,12 +48,7 @@ static int64_t count_rows(const ndrt_rows *rows)
     return n;
 }
 
-typedef struct step {
-    int64_t i[NDRT_MAX_RANK];
-    int64_t x, y, id;
-} step;
-
-static void next(const ndrt_rows *rows, step *s)
+void ndrt_next_row(const ndrt_rows *rows, ndrt_row_step *s)
 {
     for (int k = rows->n - 1; k >= 0; k--) {
         s->x += rows->x[k];
@@ -79,19 +74,19 @@ static int64_t group_of(const ndrt_groups *g, int32_t id)
 static void sort_rows(job *j, const ndrt_rows *rows, const int32_t *id)
 {
     const ndrt_groups *g = j->g;
-    int64_t n = count_rows(rows);
-    step s = {{0}, 0, 0, 0};
+    int64_t n = ndrt_count_rows(rows);
+    ndrt_row_step s = {{0}, 0, 0, 0};
 
     memset(j->begin, 0, (size_t)(g->n + 2) * sizeof *j->begin);
-    for (int64_t i = 0; i < n; i++, next(rows, &s)) {
+    for (int64_t i = 0; i < n; i++, ndrt_next_row(rows, &s)) {
         int64_t k = group_of(g, id[s.id]);
         if (k >= 0)
             j->begin[k + 2]++;
     }
     for (int64_t k = 0; k < g->n; k++)
         j->begin[k + 2] += j->begin[k + 1];
-    s = (step){{0}, 0, 0, 0};
-    for (int64_t i = 0; i < n; i++, next(rows, &s)) {
+    s = (ndrt_row_step){{0}, 0, 0, 0};
+    for (int64_t i = 0; i < n; i++, ndrt_next_row(rows, &s)) {
         int64_t k = group_of(g, id[s.id]);
         if (k >= 0)
             j->rows[j->begin[k + 1]++] = (at){s.x, s.y};
@@ -107,7 +102,7 @@ static job start(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
     job j = {.r = r, .g = g, .width = width};
 
     j.begin = take(&room, (size_t)(g->n + 2) * sizeof *j.begin);
-    j.rows = take(&room, (size_t)count_rows(rows) * sizeof *j.rows);
+    j.rows = take(&room, (size_t)ndrt_count_rows(rows) * sizeof *j.rows);
     j.x = take(&room, (size_t)(BLOCK * g->in) * width);
     j.y = take(&room, (size_t)(BLOCK * g->out) * y_width);
     if ((size_t)(room - r->arena) > st->scratch + st->scratch_bytes) {
@@ -220,10 +215,10 @@ static void product(job *j, const at *rows, int64_t n, char *x, block w,
 static void clear(const ndrt_rows *rows, const ndrt_groups *g,
                   const int32_t *id, float *y)
 {
-    int64_t n = count_rows(rows);
-    step s = {{0}, 0, 0, 0};
+    int64_t n = ndrt_count_rows(rows);
+    ndrt_row_step s = {{0}, 0, 0, 0};
 
-    for (int64_t i = 0; i < n; i++, next(rows, &s))
+    for (int64_t i = 0; i < n; i++, ndrt_next_row(rows, &s))
         for (int64_t k = 0; k < g->out && group_of(g, id[s.id]) < 0; k++)
             y[s.y + k * g->y_o] = 0;
 }
@@ -231,7 +226,7 @@ static void clear(const ndrt_rows *rows, const ndrt_groups *g,
 void ndrt_grouped(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
                   const void *x, const void *w, const int32_t *id, float *y)
 {
-    if (count_rows(rows) == 0 || g->out == 0)
+    if (ndrt_count_rows(rows) == 0 || g->out == 0)
         return;
     job j = start(r, rows, g, sizeof *y, id);
     clear(rows, g, id, y);

@@ -281,6 +281,27 @@ void ndrt_grouped_sum(ndrt_rank *r, bool acc, const ndrt_rows *rows,
                       const ndrt_groups *g, const void *x, const void *y,
                       const int32_t *id, float *w);
 
+/* Rows of `len` elements of `width` bytes that go to the members of the group
+ * that hold their experts: of `rows`, x is where a row lies. `extent` is that of
+ * the axis along which they lie where they go, in room for `room` rows; ids say
+ * there where the rows end. */
+typedef struct ndrt_travel {
+    int group, extent;
+    int64_t experts, room, len;
+    size_t width;
+    bool ids;
+} ndrt_travel;
+#define NDRT_NO_ROW INT32_MIN
+
+/* y, packed: the rows whose experts this rank holds. Sets n of the extent. */
+void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                   const void *x, const int32_t *id, void *y);
+/* x: its rows, back from y, where dispatch would send them. */
+void ndrt_combine(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                  const void *y, const int32_t *id, void *x);
+/* n of the extent, once more as it was when these ids arrived. */
+void ndrt_arrived(ndrt_rank *r, int extent, int64_t room, const int32_t *id);
+
 /* What a reduction makes of the members' numbers. Integers wrap around. */
 typedef enum {
     NDRT_SUM, NDRT_MAX,           /* of floats */

@@ -76,6 +76,16 @@ typedef struct ndrt_state {
     jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
 
+/* ---- experts.c -------------------------------------------------------- */
+
+int64_t ndrt_count_rows(const ndrt_rows *rows);
+/* Where a loop over rows stands. */
+typedef struct ndrt_row_step {
+    int64_t i[NDRT_MAX_RANK];
+    int64_t x, y, id;
+} ndrt_row_step;
+void ndrt_next_row(const ndrt_rows *rows, ndrt_row_step *s);
+
 /* ---- main.c ----------------------------------------------------------- */
 
 /* Sets the rank's failure, unless it has one, and returns it. */
@@ -157,6 +167,8 @@ ndrt_comm *ndrt_enter(ndrt_rank *r);
 void ndrt_leave(ndrt_rank *r, ndrt_status s);
 /* Turns a communicator's status into the rank's failure. */
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
+/* Bytes between any members of a program's group; returns when all is there. */
+void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e);
 /* Members of a mesh mask, or of a stage set along the pipeline axis. */
 ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
                             uint32_t stages);

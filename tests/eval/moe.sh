@@ -1,9 +1,11 @@
 #!/bin/sh
 # moe of the library, which computes the chosen experts alone, means what it
 # means with every expert computed for every token and most gates 0: loss,
-# outputs and every gradient, on one device and on meshes. Five experts for two
+# outputs and every gradient, on one device and on meshes, in the evaluator and
+# in generated programs. Five experts for two
 # to six tokens, so some get none; rows of zeros, for which all experts tie.
 set -u
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0 count=0
@@ -60,7 +62,13 @@ ep = 2|shard batch -> ep, expert -> ep||
 ep = 3|shard batch -> ep, expert -> ep|microbatches 2|
 dp = 2, ep = 2|shard batch -> (dp, ep), expert -> ep|recompute block|
 ep = 2, tp = 2|shard batch -> ep, expert -> ep, ffn -> tp, seq -> tp||
-pp = 2, ep = 2|shard batch -> ep, expert -> ep|pipeline layers -> pp, schedule = 1f1b, microbatches = 2|"
+pp = 2, ep = 2|shard batch -> ep, expert -> ep|pipeline layers -> pp, schedule = 1f1b, microbatches = 2|
+ep = 7|shard batch -> ep, expert -> ep||
+ep = 3|shard seq -> ep, expert -> ep||
+ep = 2, cp = 2|shard batch -> ep, seq -> cp, expert -> ep|recompute attention|
+ep = 2, dp = 2|shard batch -> (ep, dp), expert -> ep|zero 1 over dp|
+ep = 2|shard expert -> ep, batch -> ep||
+a = 2, b = 2|shard batch -> (a, b), expert -> (a, b)||"
 
 for how in '1 false 5' '2 true 5' '3 true 3'; do
     program moe $how >"$work/sparse.nd"
@@ -73,6 +81,14 @@ for how in '1 false 5' '2 true 5' '3 true 3'; do
             --against="$work/dense.nd" "$work/sparse.nd" 2>&1); then
             failed=$((failed + 1))
             printf 'FAILED: moe %s\n%s\n%s\n' "$how" "$(cat "$work/plan")" "$out"
+        fi
+        [ "$how" = '2 true 5' ] || continue
+        count=$((count + 1))
+        if ! out=$("$NDC_BUILD/tests/nd_diff" --work "$work/p" \
+            --plan "$work/plan" "$work/sparse.nd" 2>&1); then
+            failed=$((failed + 1))
+            printf 'FAILED: nd_diff moe %s\n%s\n%s\n' "$how" \
+                "$(cat "$work/plan")" "$out"
         fi
     done <<END
 $plans
