@@ -17,6 +17,7 @@ typedef struct stages {
     nd_module *m;
     nd_arena *a;
     int s;                           /* the stage at hand */
+    int losses;                      /* stages that compute the loss */
     nd_table have;                   /* values that are there */
     nd_table partial;                /* ... but not yet final */
     bool ok;
@@ -38,12 +39,6 @@ static bool is_piped(const nd_module *m, const nd_op *op)
            op->axes[0] == m->plan.pipe_axis;
 }
 
-static bool made_on_demand(const nd_module *m, const nd_value *v)
-{
-    const nd_op *d = v->def;
-    return d && d->nin == 0 && !d->body && d->block == m->step;
-}
-
 static bool holds_param(const nd_stage *stage, const nd_op *op)
 {
     for (int i = 0; i < stage->params.n; i++)
@@ -55,13 +50,10 @@ static bool holds_param(const nd_stage *stage, const nd_op *op)
 static void read_value(stages *st, const nd_op *reader, nd_value *v)
 {
     const nd_module *m = st->m;
-    if (made_on_demand(m, v)) {
-        if (v->def->kind == OP_PARAM &&
-            !holds_param(&m->program->stage[st->s], v->def))
+    if (v->def && v->def->kind == OP_PARAM) {
+        if (!holds_param(&m->program->stage[st->s], v->def))
             complain(st, reader, v, "is a parameter that the stage lacks");
-        return;
-    }
-    if (!nd_table_get(&st->have, v))
+    } else if (!nd_table_get(&st->have, v))
         complain(st, reader, v, "is read where nothing made it or sent it");
     else if (nd_table_get(&st->partial, v))
         complain(st, reader, v, "is read before the last stage made it final");
@@ -98,8 +90,7 @@ static void run(stages *st, nd_op *const *op, int n, nd_phase phase)
         if (op[i]->phase != phase || op[i]->block != st->m->step)
             complain(st, op[i], op[i]->nout ? op[i]->out[0] : NULL,
                      "is in the list of another phase");
-        if (op[i]->nout && nd_table_get(&st->have, op[i]->out[0]) &&
-            !made_on_demand(st->m, op[i]->out[0]))
+        if (op[i]->nout && nd_table_get(&st->have, op[i]->out[0]))
             complain(st, op[i], op[i]->out[0], "is made twice");
         read_all(st, op[i], op[i]);
         make(st, op[i]);
@@ -130,7 +121,7 @@ static void send(stages *st, const nd_cross *x, int n, int peer)
             complain(st, v->def, v, "is received as another type");
         else if (on && peer != st->s + (v->def->reverse ? -1 : 1))
             complain(st, v->def, v, "goes on where it came from");
-        else if (!nd_table_get(&st->have, v) && !made_on_demand(st->m, v))
+        else if (!nd_table_get(&st->have, v))
             complain(st, v->def, v, "is sent, but is not here");
         else if (!on && nd_table_get(&st->partial, v))
             complain(st, v->def, v, "is sent before it is final");
@@ -162,6 +153,8 @@ static void check_stage(stages *st)
     send(st, me->send_fwd.v, me->send_fwd.n, st->s + 1);
     if (down)
         receive(st, down->send_bwd.v, down->send_bwd.n);
+    for (int i = 0; st->m->loss && i < me->fwd.n; i++)
+        st->losses += me->fwd.v[i] == st->m->loss->def;
     run(st, me->bwd.v, me->bwd.n, PH_BWD);
     send(st, me->send_bwd.v, me->send_bwd.n, st->s - 1);
 }
@@ -230,6 +223,11 @@ bool nd_stages_check(nd_module *m)
     for (st.s = 0; st.ok && st.s < m->program->nstages; st.s++)
         check_stage(&st);
     check_effects(&st);
+    if (st.ok && m->loss && st.losses != 1) {
+        nd_error(m->ctx, m->plan.pipe_loc, "%d stages compute the loss, not one",
+                 st.losses);
+        st.ok = false;
+    }
     nd_arena_free(st.a);
     return st.ok;
 }
