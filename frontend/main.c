@@ -189,7 +189,8 @@ static int cmd_fmt(int argc, char **argv);
 static int cmd_doc(int argc, char **argv);
 
 static const command commands[] = {
-    {"check", cmd_check}, {"verify", cmd_verify}, {"fmt", cmd_fmt}, {"doc", cmd_doc},
+    {"check", cmd_check}, {"verify", cmd_verify},
+    {"fmt", cmd_fmt}, {"doc", cmd_doc},
 };
 enum { NCOMMANDS = sizeof commands / sizeof *commands };
 

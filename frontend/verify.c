@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SWEEP_SIZE = 4, SWEEP_RANKS = 12 };
+enum { SWEEP_SIZE = 4, SWEEP_RANKS = 12, MOST_RANKS = 1024 };
 
 typedef struct verdict {
     bool refused;                    /* `why` is the compiler's message */
@@ -39,7 +39,8 @@ static bool prove(const vf_request *q, const nd_front_options *f, verdict *v)
     v->m = one ? vf_compile(q, f, "all", &v->why) : NULL;
     nd_answers *x = v->m ? nd_answers_new(one, one->train.seed) : NULL;
     nd_code *code = x ? nd_sim_code(v->m) : NULL;
-    bool ok = code && nd_buckets_check(code) && nd_prove(x, code, &v->proof);
+    bool ok = code && nd_buckets_check(code) &&
+              nd_prove(x, code, &v->proof);
     nd_answers_free(x);
     if (one)
         nd_ctx_free(one->ctx);
@@ -55,9 +56,19 @@ static void judge(const vf_request *q, bool keep_sizes, verdict *v)
     if (!m || !m->loss) {
         v->refused = true;
         if (m)
-            v->why = "the model returns no loss: there is nothing to train\n";
+            v->why = "ndc: error: the model returns no loss: there is nothing "
+                     "to train\n";
         if (m)
             nd_ctx_free(m->ctx);
+        return;
+    }
+    int ranks = nd_mesh_ranks(&m->mesh);
+    if (ranks > MOST_RANKS) {
+        v->refused = true;
+        v->why = nd_fmt(q->arena, "ndc: error: the mesh has %d ranks, and %d "
+                        "are simulated at most; a smaller one, by --mesh, "
+                        "follows the same rules\n", ranks, MOST_RANKS);
+        nd_ctx_free(m->ctx);
         return;
     }
     nd_front_options f = q->front;

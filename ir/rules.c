@@ -689,7 +689,7 @@ static const char *rule_all_reduce(nd_module *m, const nd_op *op, nd_type *out)
 {
     *out = *in(op, 0);
     uint32_t *pending = op->sub == RED_MAX ? &out->max : &out->sum;
-    if (!op->mesh || (*pending & op->mesh) != op->mesh)
+    if (op->sub == RED_MIN || !op->mesh || (*pending & op->mesh) != op->mesh)
         return nd_fmt(m->ctx->arena, "%s is not pending over what is reduced",
                       text(m, in(op, 0)));
     *pending &= ~op->mesh;

@@ -86,6 +86,9 @@ static bool check_member(nd_code *c, int j, int k)
         return wrong(c, p, j, "counts other pieces than the parameter has");
     if (b->stages != stages_of(m, p))
         return wrong(c, p, j, "other stages hold the parameter");
+    if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
+        b->stages != (1u << m->program->nstages) - 1)
+        return wrong(c, p, j, "a stage lacks its layers");
     if (b->zero & ~(m->plan.zero ? zero : 0))
         return wrong(c, p, j, "shares its state over mesh axes that the plan "
                      "does not name");
@@ -167,7 +170,7 @@ bool nd_buckets_check(nd_code *c)
             return false;
     }
     for (int i = 0; i < c->m->params.n; i++)
-        if (!places[i] && stages_of(c->m, c->m->params.v[i]))
+        if (!places[i])
             return wrong(c, c->m->params.v[i], c->mem.bucket_of[i],
                          "is in no bucket");
     return check_extents(c);

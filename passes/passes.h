@@ -53,6 +53,12 @@ void nd_mincut_sink(nd_mincut *c, int v);
 /* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
 void nd_mincut_solve(nd_mincut *c, bool *kept);
 
+/* ---- stages_check.c ------------------------------------------------------ */
+
+/* Proves that every stage has what its ops read, and that each iteration and
+ * each effect happens once. */
+bool nd_stages_check(nd_module *m);
+
 /* ---- schedule.c --------------------------------------------------------- */
 
 /* The compute order (ACT_F, ACT_B) of each of p stages for m microbatches.
@@ -413,8 +419,8 @@ int nd_first_rank(const nd_module *m, int stage);
 
 /* ---- simulate.c: training steps of the compiled program, by rank --------- */
 
-/* One step of gradient descent: with x = g * min(1, clip / norm), plus decay * w
- * where the parameter decays, w -= lr * x. */
+/* One step of gradient descent: w -= lr * x with x = g * min(1, clip / norm),
+ * plus decay * w where the parameter decays. */
 typedef struct nd_sgd {
     double lr, clip, decay;
 } nd_sgd;
