@@ -101,7 +101,10 @@ typedef struct nd_message {
     nd_comm_kind kind;
     int64_t calls, bytes;
 } nd_message;
-nd_message nd_op_message(const nd_op *op, const nd_spot *s);
+nd_message nd_op_message(const nd_spot *s, const nd_op *op);
+/* The same of a collective that makes type y of a value of type x. */
+nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
+                           const nd_type *x, const nd_type *y);
 /* The same of `words` numbers of 4 bytes on every rank of a group: summed; or
  * gathered (or scattered) in equal parts, `words` in all. */
 nd_message nd_sum_message(const nd_spot *s, uint32_t mesh, int64_t words);
