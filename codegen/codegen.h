@@ -111,7 +111,7 @@ typedef struct cg {
     nd_table kernels;                /* first op -> cg_kernel */
     nd_table bodies;                 /* nd_kernels -> cg_body */
     bool *buffer_used;               /* by mark */
-    bool uses_scatter, uses_gather;  /* helpers that are called */
+    bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool uses_weight, uses_gradient;
 } cg;
 

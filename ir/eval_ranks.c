@@ -97,6 +97,11 @@ bool eval_all_gather(ev_stage *s, const nd_op *op)
     return exchange(s, op, false);
 }
 
+bool eval_all_to_all(ev_stage *s, const nd_op *op)
+{
+    return exchange(s, op, false);
+}
+
 bool eval_slice(ev_stage *s, const nd_op *op)
 {
     const ev_piece *x = ev_get(s, op, op->in[0]);

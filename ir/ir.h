@@ -195,6 +195,7 @@ uint32_t nd_cut_mask(const nd_type *t);   /* mesh axes that cut any axis */
 void nd_drop_axis(nd_type *t, int i);     /* removes axis number i */
 bool nd_same_axes(const nd_type *a, const nd_type *b);  /* and same order */
 bool nd_cut_eq(nd_cut a, nd_cut b);
+bool nd_cut_begins(nd_cut a, nd_cut b);   /* ... with b */
 bool nd_same_cut(const nd_type *a, const nd_type *b);   /* cuts and pendings */
 /* Union of the axes: a's order, then b's new ones. Cuts are not set. (A map's
  * result starts from its operand with most axes: see rules.c.) */

@@ -526,6 +526,20 @@ static const char *rule_all_gather(nd_module *m, const nd_op *op, nd_type *out)
     return NULL;
 }
 
+/* The first axis is gathered, the second is cut: every rank keeps as much. */
+static const char *rule_all_to_all(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *x = in(op, 0);
+    int i = op->naxes == 2 ? nd_axis_at(x, op->axes[1]) : -1;
+    if (i < 0 || op->axes[0] == op->axes[1] || x->cut[i].n == ND_MAX_CUT)
+        return nd_fmt(m->ctx->arena, "all_to_all cuts no other axis of %s",
+                      text(m, x));
+    const char *why = rule_all_gather(m, op, out);
+    if (!why)
+        out->cut[i].m[out->cut[i].n++] = (uint8_t)only_bit(op->mesh);
+    return why;
+}
+
 static rule_fn *const rules[OP_COUNT] = {
 #define OP(K, name, nin, attrs, traits, rule, vjp, eval, doc) \
     [OP_##K] = rule_##rule,

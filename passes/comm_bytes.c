@@ -145,11 +145,25 @@ static nd_message all_gather(const nd_spot *s, uint32_t mesh, const nd_type *x,
     return (nd_message){COMM_ALL_GATHER, 1, sent};
 }
 
+/* What stays is the rank's piece of both axes. */
+static nd_message all_to_all(const nd_spot *s, uint32_t mesh, const nd_type *x,
+                             const nd_type *y)
+{
+    nd_type both = *x;
+    (void)mesh;
+    for (int i = 0; i < x->rank; i++)
+        if (y->cut[i].n > x->cut[i].n)
+            both.cut[i] = y->cut[i];
+    int64_t sent = bytes_of(s, x) - bytes_of(s, &both);
+    return (nd_message){COMM_ALL_TO_ALL, 1, sent};
+}
+
 /* A row for every op that moves data between ranks (trait k). */
 static message_fn *const messages[OP_COUNT] = {
     [OP_ALL_REDUCE] = all_reduce,
     [OP_REDUCE_SCATTER] = reduce_scatter,
     [OP_ALL_GATHER] = all_gather,
+    [OP_ALL_TO_ALL] = all_to_all,
 };
 
 nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,

@@ -93,7 +93,7 @@ static void pair(nd_op *op, void *user)
         if (next && next->axes[0] != op->axes[0])
             next = NULL;
     } else if (op->kind == OP_ALL_REDUCE && op->sub == RED_SUM &&
-               single(op->mesh) && nd_is_float(op->in[0]->type.dtype)) {
+               single(op->mesh)) {
         next = only_reader(&j->u, op, OP_SLICE);
         kind = OP_REDUCE_SCATTER;
     }

@@ -2,9 +2,12 @@
  *
  * Sizes are the largest local ones, so a figure is an upper bound that even
  * shards attain. A contraction counts a multiply and an add per point of its
- * iteration space. A message costs a latency for every round and its bytes over
- * the bandwidth of the slowest link on its way (the alpha-beta model; rings as
- * in Thakur, Rabenseifner, Gropp, IJHPCA 2005).
+ * iteration space. To choose between collectives, n ranks with S bytes of the
+ * whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce twice
+ * that (rings: Thakur, Rabenseifner, Gropp, IJHPCA 2005), all_to_all all but its
+ * own part of what a rank holds; comm_bytes.c has them to the byte. A message
+ * costs a latency for every round and its bytes over the bandwidth of the
+ * slowest link on its way (the alpha-beta model).
  */
 #include "passes.h"
 
@@ -44,6 +47,24 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
         return local_numel(&op->out[0]->type, mesh) * nd_ews[op->sub].cost;
     default:
         return nd_has_trait(op, 'w') ? local_numel(&op->out[0]->type, mesh) : 0;
+    }
+}
+
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh)
+{
+    double n = nd_group_size(mesh, over), one = (n - 1) / n;
+    double size = (double)nd_dtype_size(in->dtype);
+    switch (kind) {
+    case OP_ALL_REDUCE:
+        return 2 * one * local_numel(in, mesh) * size;
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_TO_ALL:
+        return one * local_numel(in, mesh) * size;
+    case OP_ALL_GATHER:
+        return one * local_numel(out, mesh) * size;
+    default:
+        return 0;
     }
 }
 

@@ -61,6 +61,10 @@ double nd_schedule_bubble(const nd_module *m);
 /* ---- cost.c ------------------------------------------------------------- */
 
 double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
+/* To choose between collectives: the bytes that one rank sends for one between
+ * two types of a value, were all pieces as large as the largest. */
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh);
 
 /* The kinds of calls that carry bytes between ranks, as the runtime counts
  * them. An op may be carried by another one's kind. */
@@ -312,6 +316,7 @@ nd_ref nd_grad_ref(nd_code *c, const nd_op *accum);
 nd_value *nd_accum_source(const nd_code *c, const nd_op *accum);
 /* Where the result of an op goes that accumulates or stores; see vinfo. */
 bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
+int nd_ref_axis(const nd_ref *r, const nd_axis *a);  /* position or -1 */
 bool nd_is_packed(const nd_code *c, const nd_ref *r);
 nd_len nd_numel_local(nd_code *c, const nd_ref *r);  /* of this rank */
 size_t nd_bytes_max(nd_code *c, const nd_value *v);  /* place of v, rounded */

@@ -36,6 +36,25 @@ void nd_sh_walk(const nd_module *m, int n, nd_axis *const *axes,
 /* t with the cut of its own axes and nothing pending. */
 nd_type nd_sh_home(const nd_module *m, const nd_type *t, nd_phase phase);
 
+/* One collective, or a slice: what it does to a type. */
+typedef struct nd_sh_move {
+    nd_opcode kind;
+    int axis, to;                    /* positions; to: all_to_all alone */
+    uint32_t mesh;
+} nd_sh_move;
+
+typedef struct nd_sh_path {
+    int from;                        /* which of the given types it starts at */
+    double bytes;                    /* that a rank sends */
+    ND_VEC(nd_sh_move) moves;
+} nd_sh_path;
+
+/* shard_search.c: the cheapest moves from one of n types of a value to `want`;
+ * false if there are none, as rows do not move between microbatches. Nothing
+ * is pending as a maximum. */
+bool nd_sh_search(const nd_module *m, int n, const nd_type *const *types,
+                  const nd_type *want, nd_sh_path *path);
+
 /* shard_micro.c: sets `partial`. */
 void nd_sh_find_partial(nd_sh *s);
 

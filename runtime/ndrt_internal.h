@@ -56,6 +56,9 @@ typedef struct ndrt_state {
     ndrt_mm *mm;                  /* matrix products made so far */
     float *wide;                  /* gemm16.c: narrow operands as floats */
     size_t wide_bytes;
+    char *packed;                 /* all_to_all.c: what is sent, received */
+    size_t packed_bytes;
+    size_t *parts;                /* 4 numbers per rank */
     ndrt_data *data;
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
@@ -148,6 +151,10 @@ enum { NDRT_WIDE = 4 };
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
 /* All ranks return the failure of the lowest rank that has one. */
 ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
+/* A communication call of generated code passes the first of these before and
+ * the second after, which does not return to it after a failure. */
+ndrt_comm *ndrt_enter(ndrt_rank *r);
+void ndrt_leave(ndrt_rank *r, ndrt_status s);
 /* Turns a communicator's status into the rank's failure. */
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
 /* Members of a mesh mask, or of a stage set along the pipeline axis. */

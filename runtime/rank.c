@@ -333,6 +333,8 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->all);
     free(st->wide);
     free(st->count);
+    free(st->packed);
+    free(st->parts);
     free(r->arena);
     free(st);
     free(r);

@@ -570,6 +570,7 @@ static const maker makers[OP_COUNT] = {
     [OP_ALL_REDUCE] = BY_PASSES,
     [OP_REDUCE_SCATTER] = BY_PASSES,
     [OP_ALL_GATHER] = BY_PASSES,
+    [OP_ALL_TO_ALL] = BY_PASSES,
     [OP_SLICE] = BY_PASSES,
 };
 
