@@ -4,10 +4,10 @@
  * shards attain. A contraction counts a multiply and an add per point of its
  * iteration space. To choose between collectives, n ranks with S bytes of the
  * whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce twice
- * that (rings: Thakur, Rabenseifner, Gropp, IJHPCA 2005), all_to_all all but its
- * own part of what a rank holds; comm_bytes.c has them to the byte. A message
- * costs a latency for every round and its bytes over the bandwidth of the
- * slowest link on its way (the alpha-beta model).
+ * that (rings: Thakur, Rabenseifner, Gropp, IJHPCA 2005), all_to_all all but
+ * its own part of what a rank holds; comm_bytes.c has them to the byte. A
+ * message costs a latency for every round and its bytes over the bandwidth of
+ * the slowest link on its way (the alpha-beta model).
  */
 #include "passes.h"
 
