@@ -78,9 +78,9 @@ static nd_spot next_member(const nd_spot *s, uint32_t mesh)
     return next;
 }
 
-static int64_t bytes_at(const nd_spot *s, const nd_value *v)
+static int64_t bytes_of(const nd_spot *s, const nd_type *t)
 {
-    return nd_spot_numel(s, &v->type) * (int64_t)nd_dtype_size(v->type.dtype);
+    return nd_spot_numel(s, t) * (int64_t)nd_dtype_size(t->dtype);
 }
 
 /* ---- arrays that the runtime cuts itself --------------------------------- */
@@ -106,32 +106,56 @@ nd_message nd_parts_message(const nd_spot *s, nd_comm_kind k, uint32_t mesh,
     return (nd_message){k, 1, (words - own) * WORD};
 }
 
-/* ---- ops ----------------------------------------------------------------- */
+/* ---- collectives --------------------------------------------------------- */
 
-typedef nd_message message_fn(const nd_op *op, const nd_spot *s);
+/* From a value of type x to one of type y, over mesh axes. */
+typedef nd_message message_fn(const nd_spot *s, uint32_t mesh,
+                              const nd_type *x, const nd_type *y);
 
 /* Integers of 64 bits are gathered, block by block, and added by each. */
-static nd_message all_reduce(const nd_op *op, const nd_spot *s)
+static nd_message reduce_wide(const nd_spot *s, uint32_t mesh,
+                              const nd_type *x)
 {
-    int64_t n = nd_spot_numel(s, &op->in[0]->type);
-    int64_t bytes = bytes_at(s, op->in[0]);
-    if (op->in[0]->type.dtype != ND_I64)
-        return nd_sum_message(s, op->mesh, bytes / WORD);
-    return (nd_message){COMM_ALL_GATHER, (n + BLOCK - 1) / BLOCK,
-                        bytes * (nd_group_size(s->mesh, op->mesh) - 1)};
+    int64_t blocks = (nd_spot_numel(s, x) + BLOCK - 1) / BLOCK;
+    int64_t others = nd_group_size(s->mesh, mesh) - 1;
+    return (nd_message){COMM_ALL_GATHER, blocks, bytes_of(s, x) * others};
 }
 
-static nd_message reduce_scatter(const nd_op *op, const nd_spot *s)
+static nd_message all_reduce(const nd_spot *s, uint32_t mesh, const nd_type *x,
+                             const nd_type *y)
 {
-    return (nd_message){COMM_REDUCE_SCATTER, 1,
-                        bytes_at(s, op->in[0]) - bytes_at(s, op->out[0])};
+    (void)y;
+    return x->dtype == ND_I64 ? reduce_wide(s, mesh, x)
+                              : nd_sum_message(s, mesh, bytes_of(s, x) / WORD);
 }
 
-static nd_message all_gather(const nd_op *op, const nd_spot *s)
+static nd_message reduce_scatter(const nd_spot *s, uint32_t mesh,
+                                 const nd_type *x, const nd_type *y)
 {
-    nd_spot next = next_member(s, op->mesh);
-    return (nd_message){COMM_ALL_GATHER, 1,
-                        bytes_at(s, op->out[0]) - bytes_at(&next, op->in[0])};
+    int64_t sent = bytes_of(s, x) - bytes_of(s, y);
+    return x->dtype == ND_I64 ? reduce_wide(s, mesh, x)
+                              : (nd_message){COMM_REDUCE_SCATTER, 1, sent};
+}
+
+static nd_message all_gather(const nd_spot *s, uint32_t mesh, const nd_type *x,
+                             const nd_type *y)
+{
+    nd_spot next = next_member(s, mesh);
+    int64_t sent = bytes_of(s, y) - bytes_of(&next, x);
+    return (nd_message){COMM_ALL_GATHER, 1, sent};
+}
+
+/* What stays is the rank's piece of both axes. */
+static nd_message all_to_all(const nd_spot *s, uint32_t mesh, const nd_type *x,
+                             const nd_type *y)
+{
+    nd_type both = *x;
+    (void)mesh;
+    for (int i = 0; i < x->rank; i++)
+        if (y->cut[i].n > x->cut[i].n)
+            both.cut[i] = y->cut[i];
+    int64_t sent = bytes_of(s, x) - bytes_of(s, &both);
+    return (nd_message){COMM_ALL_TO_ALL, 1, sent};
 }
 
 /* A row for every op that moves data between ranks (trait k). */
@@ -139,9 +163,17 @@ static message_fn *const messages[OP_COUNT] = {
     [OP_ALL_REDUCE] = all_reduce,
     [OP_REDUCE_SCATTER] = reduce_scatter,
     [OP_ALL_GATHER] = all_gather,
+    [OP_ALL_TO_ALL] = all_to_all,
 };
 
-nd_message nd_op_message(const nd_op *op, const nd_spot *s)
+nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
+                           const nd_type *x, const nd_type *y)
 {
-    return messages[op->kind](op, s);
+    return messages[kind](s, mesh, x, y);
+}
+
+nd_message nd_op_message(const nd_spot *s, const nd_op *op)
+{
+    return nd_type_message(s, op->kind, op->mesh, &op->in[0]->type,
+                           &op->out[0]->type);
 }

@@ -98,11 +98,11 @@ static void push_op(lister *l, const char *when, const nd_op *op, int64_t times,
     nd_spot s = l->at;
     r.loc = op->loc;
     if (!is_cut_in_time(l, op->in[0]) && !is_cut_in_time(l, op->out[0])) {
-        count(l, &r, nd_op_message(op, &s), times * micro);
+        count(l, &r, nd_op_message(&s, op), times * micro);
     } else {
         for (int i = 0; i < micro; i++) {
             s.coord[l->m->mesh.micro] = i;
-            count(l, &r, nd_op_message(op, &s), times);
+            count(l, &r, nd_op_message(&s, op), times);
         }
     }
     push(l, r);

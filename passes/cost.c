@@ -2,12 +2,12 @@
  *
  * Sizes are the largest local ones, so a figure is an upper bound that even
  * shards attain. A contraction counts a multiply and an add per point of its
- * iteration space; collectives are ring algorithms on n ranks with S bytes of
- * the whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce
- * twice that (Thakur, Rabenseifner, Gropp, IJHPCA 2005); all_to_all sends all
- * but its own part of what a rank holds. A message costs a latency for every
- * round and its bytes over the bandwidth of the slowest link on its way (the
- * alpha-beta model).
+ * iteration space. To choose between collectives, n ranks with S bytes of the
+ * whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce twice
+ * that (rings: Thakur, Rabenseifner, Gropp, IJHPCA 2005), all_to_all all but
+ * its own part of what a rank holds; comm_bytes.c has them to the byte. A
+ * message costs a latency for every round and its bytes over the bandwidth of
+ * the slowest link on its way (the alpha-beta model).
  */
 #include "passes.h"
 
@@ -71,11 +71,8 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
 double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
                      const nd_type *out, const nd_mesh *mesh)
 {
-    double n = 1, size = (double)nd_dtype_size(in->dtype);
-    for (int i = 0; i < mesh->n; i++)
-        if (over >> i & 1)
-            n *= mesh->size[i];
-    double one = (n - 1) / n;
+    double n = nd_group_size(mesh, over), one = (n - 1) / n;
+    double size = (double)nd_dtype_size(in->dtype);
     switch (kind) {
     case OP_ALL_REDUCE:
         return 2 * one * local_numel(in, mesh) * size;
@@ -89,14 +86,6 @@ double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
     default:
         return 0;
     }
-}
-
-double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
-{
-    if (!nd_has_trait(op, 'k'))
-        return 0;
-    return nd_comm_bytes(op->kind, op->mesh, &op->in[0]->type,
-                         &op->out[0]->type, mesh);
 }
 
 /* ---- time --------------------------------------------------------------- */

@@ -74,11 +74,10 @@ double nd_schedule_bubble(const nd_module *m);
 /* ---- cost.c ------------------------------------------------------------- */
 
 double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
-/* Bytes that one rank sends for a collective between two types of a value over
- * these mesh axes, ring algorithm; for such an op. */
+/* To choose between collectives: the bytes that one rank sends for one between
+ * two types of a value, were all pieces as large as the largest. */
 double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
                      const nd_type *out, const nd_mesh *mesh);
-double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
 
 /* The kinds of calls that carry bytes between ranks, as the runtime counts
  * them. An op may be carried by another one's kind. */
@@ -119,7 +118,10 @@ typedef struct nd_message {
     nd_comm_kind kind;
     int64_t calls, bytes;
 } nd_message;
-nd_message nd_op_message(const nd_op *op, const nd_spot *s);
+nd_message nd_op_message(const nd_spot *s, const nd_op *op);
+/* The same of a collective that makes type y of a value of type x. */
+nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
+                           const nd_type *x, const nd_type *y);
 /* The same of `words` numbers of 4 bytes on every rank of a group: summed; or
  * gathered (or scattered) in equal parts, `words` in all. */
 nd_message nd_sum_message(const nd_spot *s, uint32_t mesh, int64_t words);

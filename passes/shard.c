@@ -187,12 +187,34 @@ static bool settled_before(nd_sh *s, const nd_op *op)
     return true;
 }
 
+/* Will an op further down, which is not linear in the sum, settle it anyway, at
+ * the cut of these axes? What reads it before that need not stay pending: the
+ * gradient of a bias beside that of a gain. */
+static bool settled_later(const nd_sh_level *lv, const nd_op *op)
+{
+    const nd_value *v = op->in[0];
+    for (int i = lv->at + 1; i < lv->block->ops.n; i++) {
+        const nd_op *x = lv->block->ops.v[i];
+        if (x->kind != OP_MAP || x->sub != EW_MUL || x->phase != op->phase ||
+            (x->in[0] != v && x->in[1] != v))
+            continue;
+        const nd_type *other = &x->in[x->in[0] == v]->type;
+        nd_type all = nd_union(&v->type, other);
+        if (other->rank && all.rank == v->type.rank)
+            return true;
+    }
+    return false;
+}
+
 /* The mesh axes whose pending sums this op lets through. Not a broadcast: the
  * sum is smaller before it. */
-static uint32_t passes_through(nd_sh *s, const nd_op *op)
+static uint32_t passes_through(nd_sh *s, const nd_sh_level *lv,
+                               const nd_op *op)
 {
     uint32_t first = op->nin ? op->in[0]->type.sum : 0;
-    if (settled_before(s, op))
+    bool whole = !(first >> s->m->mesh.micro & 1);
+    if (settled_before(s, op) || (op->kind == OP_REDUCE && first && whole &&
+                                  settled_later(lv, op)))
         return 0;
     if ((op->nin == 1 || op->kind == OP_COMBINE) && nd_is_linear(op) &&
         op->kind != OP_BROADCAST)
@@ -263,7 +285,7 @@ static void set_cuts(nd_type *t, const nd_sh_space *sp)
 static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     close_open(s, op);
-    uint32_t through = passes_through(s, op) | micro_through(s->m, op);
+    uint32_t through = passes_through(s, lv, op) | micro_through(s->m, op);
     nd_sh_space sp = space_of(s, op, through);
     s->space = &sp;
     for (int i = 0; i < op->nin; i++) {

@@ -332,9 +332,9 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->ones);
     free(st->all);
     free(st->wide);
+    free(st->count);
     free(st->packed);
     free(st->parts);
-    free(st->count);
     free(r->arena);
     free(st);
     free(r);

@@ -20,11 +20,17 @@ sizes() {
     esac
 }
 
-# The example on made-up data, under the optimizer of the second word.
+# The example, or program of regress/, on made-up data and under the optimizer
+# of the second word.
 program() {
     example=$1
-    sed -e 's/^  data .*/  data = synthetic/' -e '/^  metric /d' \
-        "$NDC_SOURCE/examples/$1.nd" > p.nd
+    if [ -f "$NDC_SOURCE/examples/$1.nd" ]; then
+        sed -e 's/^  data .*/  data = synthetic/' -e '/^  metric /d' \
+            "$NDC_SOURCE/examples/$1.nd" > p.nd
+    else
+        sed '/^plan/,$d' "$NDC_SOURCE/tests/regress/$1.nd" > p.nd
+        echo 'train { data = synthetic }' >> p.nd
+    fi
     [ "${2:-}" != muon ] || sed -i \
         's/^  optimizer .*/  optimizer = muon(lr = 0.02, adamw = ["w?e"])/' p.nd
 }
