@@ -40,6 +40,7 @@ typedef struct nd_sh {
     ND_VEC(nd_sh_info *) info;       /* by value mark */
     ND_VEC(nd_op *) accumulates;
     bool *graded;                    /* by param: a contribution was seen */
+    uint32_t *summed;                /* by param: what one was pending over */
     ND_VEC(nd_sh_note) notes;
     const nd_sh_space *space;        /* of the op whose operands convert */
     bool failed;
@@ -74,6 +75,11 @@ nd_type nd_sh_moved(const nd_type *from, const nd_sh_move *move);
  * is pending as a maximum. */
 bool nd_sh_search(const nd_module *m, int n, const nd_type *const *types,
                   const nd_type *want, nd_sh_path *path);
+
+/* shard_store.c: the type that a parameter is stored in; and what the plan says
+ * of that and is not so. */
+void nd_sh_store(nd_sh *s, nd_op *param);
+void nd_sh_check_store(nd_sh *s);
 
 /* shard_micro.c: sets `partial`. */
 void nd_sh_find_partial(nd_sh *s);

@@ -281,6 +281,7 @@ static bool runs_at(const nd_module *m, const nd_op *op, const nd_type *want)
 {
     switch (op->kind) {
     case OP_CUMSUM:
+    case OP_ROLL:
         return !cut_in(want, op->axes[0]).n;
     case OP_SPLIT:
         for (int i = 1; i < op->nto; i++)
