@@ -10,8 +10,8 @@
  *   %g_1 = reduce_scatter [d] over dp %g     for the gradient is cut as %w is
  *
  * Where only gradients are cut (`zero 2`, `shard grads`) the parameter is
- * gathered once per step: its op runs in phase PRE, and what is made of it alone
- * then does too. Optimizer state (`zero 1`, `shard optimizer`) is cut by the
+ * gathered once per step: its op runs in phase PRE, and then what is made of it
+ * alone does too. Optimizer state (`zero 1`, `shard optimizer`) is cut by the
  * runtime, flat: see buckets.c.
  *
  * A mesh axis that cuts the samples may cut some parameters as well (experts):
