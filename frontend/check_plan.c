@@ -414,6 +414,9 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
         case P_RECOMPUTE:
             recompute_entry(c, e);
             break;
+        case P_CONTEXT:
+            ck_context(c, e);
+            break;
         case P_COMPRESS:
             ck_later(c, e->loc, "`compress`");
             break;
@@ -437,7 +440,8 @@ static void check_ranks(ck *c)
 void ck_plan(ck *c, const ast_decl *d)
 {
     nd_plan *p = &c->m->plan;
-    *p = (nd_plan){.schedule = SCHED_1F1B, .microbatches = 1};
+    *p = (nd_plan){.schedule = SCHED_1F1B, .microbatches = 1,
+                   .require_even = c->opt->require_even};
     if (d) {
         p->loc = d->loc;
         lines_twice(c, d);

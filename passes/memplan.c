@@ -519,6 +519,19 @@ static size_t place_temps(nd_code *c, int s, nd_stage_mem *mem,
     return at + most;
 }
 
+/* The most that any kernel of the list needs aside while it runs. */
+static size_t scratch_of(nd_code *c, const nd_kernels *list)
+{
+    size_t most = 0;
+    for (int i = 0; i < list->v.n; i++) {
+        const nd_kernel *k = list->v.v[i];
+        size_t n = k->body ? scratch_of(c, k->body)
+                           : nd_scratch_bytes(c, k->nodes.v[0].op);
+        most = n > most ? n : most;
+    }
+    return up64(most);
+}
+
 static int by_mark(const void *a, const void *b)
 {
     const nd_place *x = a, *y = b;
@@ -542,6 +555,13 @@ void nd_memplan_new(nd_code *c)
             at += 64;
         }
         at = place_lasting(c, s, mem, lists, skip, at);
+        for (int l = 0; l < NLISTS; l++) {
+            size_t n = scratch_of(c, list_of(&c->stage[s], l));
+            mem->scratch_bytes = n > mem->scratch_bytes ? n
+                                                        : mem->scratch_bytes;
+        }
+        mem->scratch = at;
+        at += mem->scratch_bytes;
         mem->arena_bytes = place_temps(c, s, mem, lists, skip, at);
         mem->work = at;
         mem->work_bytes = c->m->loss ? muon_work(c, mem) : 0;

@@ -575,5 +575,5 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     fill_crossings(&pp);
     fill_stages(&pp);
     house_unused(&pp);
-    return true;
+    return nd_stages_check(m);
 }

@@ -67,6 +67,9 @@ static bool can_repeat(const remat *r, const nd_value *v)
         return true;
     nd_remat how = r->m->plan.recompute;
     bool inside = how == REMAT_BLOCK && r->fwd;
+    /* By what travelled with them the rows are known again in backward. */
+    if (v->def->kind == OP_DISPATCH && !nd_is_float(v->type.dtype))
+        return false;
     if (v->def->kind == OP_CONTRACT)
         return inside ||
                (how == REMAT_ATTENTION && product_of_activations(r, v->def));

@@ -27,6 +27,7 @@ MESHES = {
     "1": ("", False, 1, "", []),
     "dp2": ("dp = 2", False, 1, "", []),
     "dp3": ("dp = 3", False, 1, "", []),
+    "dp4": ("dp = 4", False, 1, "", []),
     "tp2": ("tp = 2", False, 1, "", []),
     "tp4": ("tp = 4", False, 1, "", []),
     "sp2": ("tp = 2", True, 1, "", []),
@@ -189,7 +190,8 @@ class Bench:
             f.write(text)
         return path
 
-    def compile(self, fixture, mesh="1", schedule="1f1b", micro=None, sets=(), stages=None, expect=0):
+    def compile(self, fixture, mesh="1", schedule="1f1b", micro=None, sets=(), stages=None, options=(),
+                expect=0):
         spec = MESHES[mesh]
         m = micro or spec[2]
         text = self.plan(spec[0], spec[1], m, spec[3], schedule, stages)
@@ -205,13 +207,13 @@ class Bench:
                 line = "  shard " + ", ".join(rules)
             kept.append(line)
         text = "\n".join(kept)
-        key = (fixture, text, tuple(sets), expect)
+        key = (fixture, text, tuple(sets), tuple(options), expect)
         if key in self.built:
             return self.built[key]
         out = self.path("%s_%d" % (fixture, len(self.built)))
         with open(out + ".plan", "w") as f:
             f.write(text)
-        cmd = [self.ndc, path, "-o", out, "--plan", out + ".plan"]
+        cmd = [self.ndc, path, "-o", out, "--plan", out + ".plan", *options]
         for s in sets:
             cmd += ["--set", s]
         r = subprocess.run(cmd, capture_output=True, text=True, timeout=120)
@@ -539,6 +541,21 @@ def b12(b):
         check(not processes(exe), whom + " killed: ranks go on")
 
 
+def f01(b):
+    """Sizes that do not divide: told at the axis, and refused with --require-even."""
+    for mesh, axis, size, over, two in (("dp4", "batch", 5, "dp", "4 and 8"), ("tp4", "ffn", 30, "tp", "28 and 32")):
+        sets = ["%s=%d" % (axis, size)]
+        told = ("axis `%s` of size %d does not divide over mesh axis `%s` of size 4: ranks hold %d or %d; "
+                "nearest sizes that divide: %s" % (axis, size, over, -(-size // 4), size // 4, two))
+        line = 1 + [x.split()[:2] for x in open(b.source("g"))].index(["axis", axis])
+        for word, options in (("perf", ()), ("error", ("--require-even",))):
+            _, _, text = b.compile("g", mesh, sets=sets, options=options, expect=int(word == "error"))
+            check("g.nd:%d:6: %s: %s\n" % (line, word, told) in text, "not told so:\n" + text)
+        same_run(b, "g", [mesh], sets=sets)
+    _, _, text = b.compile("g", "dp2tp2", options=("--require-even",), sets=["seq=6", "vocab=62"])
+    check(text == "", text)
+
+
 def f13(b):
     """The printed command runs with more ranks than cores."""
     exe, ranks, _ = b.compile("g", "2x2x2")
@@ -687,7 +704,7 @@ def zero_resume(b):
 
 
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36,
-                                 b03, b04, b12, c03, d01, f13, frozen, metric, moe, muon, resume, sweep,
+                                 b03, b04, b12, c03, d01, f01, f13, frozen, metric, moe, muon, resume, sweep,
                                  zero, zero_resume)}
 
 

@@ -559,9 +559,14 @@ static const maker makers[OP_COUNT] = {
     [OP_SPLIT] = MAKER(make_split, 1),
     [OP_FLATTEN] = MAKER(make_flatten, 1),
     [OP_CUMSUM] = MAKER(make_cumsum, 1),
+    [OP_ROLL] = MAKER(make_roll, 1),
     [OP_BROADCAST] = ELSEWHERE,      /* repeats that start from literals */
     [OP_REDUCE] = MAKER(make_reduce, 3),
     [OP_CONTRACT] = MAKER(make_contract, 4),
+    [OP_GROUPED] = BY_PASSES,        /* made of make_grouped's gathers */
+    [OP_GROUPED_SUM] = BY_PASSES,
+    [OP_DISPATCH] = BY_PASSES,
+    [OP_COMBINE] = BY_PASSES,
     [OP_GATHER] = MAKER(make_gather, 3),
     [OP_SCATTER_ADD] = BY_PASSES,
     [OP_REPEAT] = MAKER(make_repeat, 2),
@@ -570,6 +575,8 @@ static const maker makers[OP_COUNT] = {
     [OP_ALL_REDUCE] = BY_PASSES,
     [OP_REDUCE_SCATTER] = BY_PASSES,
     [OP_ALL_GATHER] = BY_PASSES,
+    [OP_SHIFT_RING] = BY_PASSES,
+    [OP_ALL_TO_ALL] = BY_PASSES,
     [OP_SLICE] = BY_PASSES,
 };
 
