@@ -114,8 +114,8 @@ static void pair(nd_op *op, void *user)
 
 /* ---- once per step ------------------------------------------------------- */
 
-/* Is v there before the first microbatch, if the casts and renames that it alone
- * is read through are made then as well? */
+/* Is v there before the first microbatch, if the casts and renames that it
+ * alone is read through are made then as well? */
 static bool is_early(const job *j, const nd_value *v)
 {
     const nd_op *op = v->def;
