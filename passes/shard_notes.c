@@ -58,7 +58,7 @@ static const nd_axis *origin(const nd_axis *a)
 
 static bool is_weight(nd_module *m, const nd_value *v)
 {
-    return nd_param_of(m, v) || nd_is_weight_cast(v);
+    return nd_param_of(m, v) || nd_is_weight_copy(v);
 }
 
 /* The axis of the op that mesh axis k cuts. */
