@@ -68,7 +68,7 @@ static nd_axis *twin_of(cx *c, const cx_region *r, nd_axis *heads)
     if (twin)
         return twin;
     twin = nd_axis_twin(m, heads);
-    nd_rule first = {.scope = SCOPE_ALL, .axis = twin, .loc = m->plan.loc,
+    nd_rule first = {.scope = SCOPE_ALL, .axis = twin, .loc = nd_nowhere,
                      .mesh = cx_cut_of(m, &r->attend->out[0]->type, heads)};
     first.mesh.m[first.mesh.n++] = (uint8_t)r->mesh;
     cx_first_rule(m, first);

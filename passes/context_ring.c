@@ -59,7 +59,7 @@ static nd_axis *ring_of(cx *c, int mesh)
     int n = m->mesh.size[mesh];
     nd_axis *a = nd_axis_new(m, "ring", n, nd_nowhere);
     nd_rule first = {.scope = SCOPE_ALL, .axis = a,
-                     .mesh = {1, {(uint8_t)mesh}}, .loc = m->plan.loc};
+                     .mesh = {1, {(uint8_t)mesh}}, .loc = nd_nowhere};
     cx_first_rule(m, first);
     c->hop[mesh] = nd_axis_new(m, "hop", n - 1, nd_nowhere);
     return c->ring[mesh] = a;
