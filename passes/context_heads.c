@@ -111,7 +111,6 @@ static nd_value *swapped(swap *s, nd_value *v)
     if (w)
         return w;
     bool made_here = nd_table_get(&s->inside, v) && v->def->nout == 1 &&
-                     v->def->kind != OP_PARAM && v->def->kind != OP_INPUT &&
                      !v->def->body && !names_axis(v->def, s->from);
     s->b.hint = v->name;
     w = made_here ? copy(s, v->def) : nd_rename(&s->b, v, s->from, s->to);

@@ -210,7 +210,7 @@ static nd_value *hop_value(turn *t, nd_value *v)
         return w;
     if (!query)
         w = is_index(v) ? t->at : nd_gather(t->b, v, t->r->key, t->at);
-    else if (!v->def || v->def->kind == OP_PARAM || v->def->kind == OP_INPUT)
+    else if (cx_holds(&t->r->given, v))
         w = of_both(t, v);
     else
         w = again(t, v);
