@@ -158,12 +158,20 @@ static nd_message all_to_all(const nd_spot *s, uint32_t mesh, const nd_type *x,
     return (nd_message){COMM_ALL_TO_ALL, 1, sent};
 }
 
+static nd_message shift(const nd_spot *s, uint32_t mesh, const nd_type *x,
+                        const nd_type *y)
+{
+    (void)mesh;
+    (void)y;
+    return (nd_message){COMM_SHIFT, 1, bytes_of(s, x)};
+}
+
 /* A row for every op that moves data between ranks (trait k). */
 static message_fn *const messages[OP_COUNT] = {
     [OP_ALL_REDUCE] = all_reduce,
     [OP_REDUCE_SCATTER] = reduce_scatter,
     [OP_ALL_GATHER] = all_gather,
-    [OP_ALL_TO_ALL] = all_to_all,
+    [OP_ALL_TO_ALL] = all_to_all, [OP_SHIFT_RING] = shift,
 };
 
 nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
