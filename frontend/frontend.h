@@ -100,17 +100,20 @@ typedef ND_VEC(ast_rule) ast_rules;
 
 typedef enum {
     P_MESH, P_SHARD, P_PIPELINE, P_ZERO, P_RECOMPUTE, P_COMPRESS,
-    P_MICROBATCHES
+    P_CONTEXT, P_MICROBATCHES
 } ast_pent_kind;
 
 typedef struct ast_pent {            /* an entry of a plan */
     ast_pent_kind kind;
     nd_loc loc;
     ast_args *kvs;                   /* mesh, pipeline options */
-    ast_name scope;                  /* shard: name or pattern, or NULL */
+    ast_name scope;                  /* shard: name or pattern, or NULL;
+                                        context: the form */
+    ast_name more;                   /* context: a second word, or NULL */
     bool quoted;                     /* scope is a pattern */
     ast_rules *rules;                /* shard, pipeline */
-    ast_names *names;                /* zero over; compress: what how axis */
+    ast_names *names;                /* zero, context over; compress: what how
+                                        axis */
     ast_expr *value;                 /* zero level, microbatches */
     ast_exprs *exprs;                /* recompute */
 } ast_pent;
@@ -248,6 +251,7 @@ typedef struct nd_front_options {
     const char *const *set;          /* "axis=N" */
     const char *plan_path;           /* file whose plan replaces the plan */
     const char *model;               /* which model, or NULL */
+    bool require_even;               /* for the plan */
     bool sealed;                     /* reads no other file: use "f" fails */
 } nd_front_options;
 
@@ -562,7 +566,6 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
 bool ck_cfg_word(ck *c, const ast_expr *e);
 void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
                    const char *const *cand, int n);
-bool ck_glob(const char *pattern, const char *text);
 
 /* check_train.c, check_plan.c */
 /* The axis that `train { over }` names, else `batch` as the model's file has
@@ -570,5 +573,17 @@ bool ck_glob(const char *pattern, const char *text);
 void ck_sample_axis(ck *c, const ast_decl *train, ck_file *model);
 void ck_train(ck *c, const ast_decl *train);
 void ck_plan(ck *c, const ast_decl *plan);
+/* By name; -1 and NULL after an error. */
+int ck_mesh_axis(ck *c, ast_name n);
+nd_axis *ck_model_axis(ck *c, ast_name n);
+
+/* check_scope.c: which rules there are, and for which values */
+void ck_shard(ck *c, const ast_pent *e);
+void ck_zero(ck *c, const ast_pent *e);
+void ck_scopes(ck *c);               /* once all lines are read */
+const nd_rule *ck_rule_of(const nd_plan *p, const nd_axis *a);
+
+/* check_context.c */
+void ck_context(ck *c, const ast_pent *e);
 
 #endif

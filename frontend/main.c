@@ -32,7 +32,10 @@ static const char help[] =
     "                       schedule  the pipeline's timeline\n"
     "                       c         the generated program\n"
     "                       plan      memory, communication, bubble\n"
+    "                       comm      every collective: bytes, calls, time\n"
     "  --until=PASS       with --emit=ir: the graph after that pass\n"
+    "  --rank=N           with --emit=comm: that rank, not the first of each "
+    "stage\n"
     "\n"
     "building, check and verify:\n"
     "  --mesh a=1,b=2     sizes of the plan's mesh axes (.nd only)\n"
@@ -42,6 +45,8 @@ static const char help[] =
     "  --plan FILE        use the plan block of FILE (.nd only)\n"
     "\n"
     "building and check:\n"
+    "  --require-even     refuse sizes that do not divide over the mesh (.nd "
+    "only)\n"
     "  --dump-after=PASS  print the graph after a pass, or after `all`; not "
     "with\n"
     "                     --emit=ast, with --emit=ir only up to --until\n"
@@ -224,6 +229,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--plan", &o.plan, NULL, NULL},
         {"--model", &o.model, NULL, NULL},
         {"--dump-after", &o.dump_after, NULL, NULL},
+        {"--require-even", NULL, &o.require_even, NULL},
         {"--verify-each", NULL, &o.verify_each, NULL},
         {"--werror", NULL, &o.werror, NULL},
         {"--help", NULL, &i.help, NULL},
@@ -232,11 +238,12 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--emit", &emit, NULL, NULL},
         {"-o", &o.out, NULL, NULL},
         {"--until", &o.until, NULL, NULL},
+        {"--rank", &o.rank, NULL, NULL},
         {"--version", NULL, &i.version, NULL},
         {"--list-ops", NULL, &i.ops, NULL},
         {"--list-passes", NULL, &i.passes, NULL},
     };
-    int all = sizeof opts / sizeof *opts, n = check ? 9 : all;
+    int all = sizeof opts / sizeof *opts, n = check ? 10 : all;
     int files = parse(argc, argv, opts, n);
     int rc = files < 0 ? NDC_BAD_USAGE : print_info(&i);
     if (rc >= 0)

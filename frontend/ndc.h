@@ -23,7 +23,8 @@ typedef enum {
     NDC_SPMD,                        /* the graph after all passes */
     NDC_SCHEDULE,                    /* the pipeline's timeline */
     NDC_C,                           /* the generated program */
-    NDC_PLAN                         /* memory, communication, bubble */
+    NDC_PLAN,                        /* memory, communication, bubble */
+    NDC_COMM                         /* every collective, its bytes and time */
 } ndc_emit;
 
 enum { NDC_OK = 0, NDC_BAD_INPUT = 1, NDC_BAD_USAGE = 2, NDC_BUG = 3 };
@@ -39,6 +40,9 @@ typedef struct ndc_options {
     const char *const *set;          /* "axis=N" */
     const char *dump_after;          /* pass name or "all": to stderr */
     const char *until;               /* last pass to run, for NDC_IR */
+    bool require_even;               /* a size that does not divide is an
+                                        error */
+    const char *rank;                /* for NDC_COMM; NULL: the first ones */
     bool verify_each;                /* verify after every pass */
     bool werror;                     /* a warning fails the compilation */
     void (*sink)(void *user, int severity, const char *text);

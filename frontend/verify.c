@@ -306,8 +306,9 @@ int ndc_verify(const ndc_verify_options *o)
         return NDC_BAD_USAGE;
     }
     vf_request q = {.path = o->file, .arena = nd_arena_new()};
-    q.front = (nd_front_options){o->mesh, o->nset, o->set, o->plan, o->model,
-                                 false};
+    q.front = (nd_front_options){.mesh = o->mesh, .nset = o->nset,
+                                 .set = o->set, .plan_path = o->plan,
+                                 .model = o->model};
     verdict v;
     int rc;
     if (o->all) {

@@ -413,10 +413,34 @@ bool eval_cumsum(ev_stage *s, const nd_op *op)
     return true;
 }
 
+bool eval_roll(ev_stage *s, const nd_op *op)
+{
+    const nd_type *t = &op->out[0]->type;
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    const nd_axis *a = op->axes[0];
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        ev_walk w = {0};
+        ev_over(&w, t, &out[r], a);
+        int64_t to = ev_bind(&w, t, &out[r], a);
+        int64_t from = ev_bind(&w, in_type(op, 0), &x[r], a);
+        int64_t by = nd_roll_by(op);
+        if (w.bad)
+            return misfit(s, op);
+        for (bool go = ev_start(&w); go; go = ev_step(&w))
+            for (int64_t i = 0; i < a->size; i++)
+                w.v[0][w.at[0] + i * to] =
+                    w.v[1][w.at[1] + (i + by) % a->size * from];
+    }
+    return true;
+}
+
 /* ---- gather and scatter -------------------------------------------------- */
 
 /* Where a global index lies in the piece, or -1. NaN lies nowhere. */
-static int64_t row_in(const ev_piece *p, int axis, double index)
+int64_t ev_row_in(const ev_piece *p, int axis, double index)
 {
     double k = index - (double)p->off[axis];
     return k >= 0 && k < (double)p->n[axis] ? (int64_t)k : -1;
@@ -443,7 +467,7 @@ bool eval_gather(ev_stage *s, const nd_op *op)
         if (w.bad)
             return misfit(s, op);
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            int64_t row = row_in(&x[r], k, w.v[1][w.at[1]]);
+            int64_t row = ev_row_in(&x[r], k, w.v[1][w.at[1]]);
             w.v[0][w.at[0]] = row < 0 ? 0 : w.v[2][w.at[2] + row * stride];
         }
     }
@@ -471,7 +495,7 @@ bool eval_scatter_add(ev_stage *s, const nd_op *op)
         if (w.bad)
             return misfit(s, op);
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            int64_t row = row_in(&out[r], k, w.v[2][w.at[2]]);
+            int64_t row = ev_row_in(&out[r], k, w.v[2][w.at[2]]);
             if (row >= 0)
                 w.v[0][w.at[0] + row * stride] += w.v[1][w.at[1]];
         }

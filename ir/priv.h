@@ -126,7 +126,14 @@ bool ev_step(ev_walk *w);            /* false after the last one */
 int64_t ev_overlap(const ev_piece *from, const ev_piece *to, int rank,
                    bool add);
 
+/* Where a global index lies in the piece, or -1. NaN lies nowhere. */
+int64_t ev_row_in(const ev_piece *p, int axis, double index);
+
 /* ---- eval_ranks.c: replicas, collectives, joining pieces ----------------- */
+
+/* Do two ranks have the same place on all mesh axes of `mask`? */
+bool ev_same_place(const ev_stage *s, int a, int b, uint32_t mask);
+void ev_count(ev_stage *s, const nd_op *op);     /* a collective ran */
 
 /* Do ranks that must hold the same numbers hold the same bits? */
 bool ev_same_replicas(ev_stage *s, const nd_op *op, const nd_type *t,

@@ -25,15 +25,22 @@ void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
 
+bool pass_experts(nd_module *m, const nd_options *o);
 bool pass_precision(nd_module *m, const nd_options *o);
+bool pass_context(nd_module *m, const nd_options *o);
 bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
 bool pass_batch(nd_module *m, const nd_options *o);
 bool pass_shard(nd_module *m, const nd_options *o);
+bool pass_fit(nd_module *m, const nd_options *o);
 bool pass_comm_opt(nd_module *m, const nd_options *o);
 bool pass_recompute(nd_module *m, const nd_options *o);
 bool pass_pipeline(nd_module *m, const nd_options *o);
 bool pass_schedule(nd_module *m, const nd_options *o);
+
+/* routes.c: where the plan cuts rows and their experts by one mesh axis, rows
+ * travel to their experts and back. */
+void nd_route_experts(nd_module *m);
 
 /* ---- mincut.c ----------------------------------------------------------- */
 
@@ -67,8 +74,59 @@ double nd_schedule_bubble(const nd_module *m);
 /* ---- cost.c ------------------------------------------------------------- */
 
 double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
-/* Bytes that one rank sends for this collective op, ring algorithm. */
-double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
+/* To choose between collectives: the bytes that one rank sends for one between
+ * two types of a value, were all pieces as large as the largest. */
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh);
+
+/* The kinds of calls that carry bytes between ranks, as the runtime counts
+ * them. An op may be carried by another one's kind. */
+typedef enum {
+    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL,
+    COMM_SHIFT, COMM_SEND, COMM_RECV, COMM_NKINDS
+} nd_comm_kind;
+extern const char *const nd_comm_names[COMM_NKINDS];
+
+/* What the ranks run on: `near` neighbours share fast links. */
+typedef struct nd_cluster {
+    int near;
+    double near_bandwidth, near_latency;     /* bytes per second, seconds */
+    double far_bandwidth, far_latency;
+} nd_cluster;
+extern const nd_cluster nd_default_cluster;
+/* Seconds that one call of `members` ranks along `mesh` takes, each of which
+ * sends so many bytes. */
+double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
+                       uint32_t mesh, int members, double bytes);
+
+/* ---- comm_bytes.c: what one rank sends ----------------------------------- */
+
+/* A rank at a microbatch: coord[micro]. */
+typedef struct nd_spot {
+    const nd_mesh *mesh;
+    int coord[ND_MAX_MESH];
+    const nd_axis *piped;            /* whose iterations it has, or NULL */
+    int64_t iterations;
+} nd_spot;
+nd_spot nd_spot_of(const nd_module *m, int rank);
+int64_t nd_spot_numel(const nd_spot *s, const nd_type *t);
+int nd_group_size(const nd_mesh *m, uint32_t mesh);
+
+/* What one op or one step of the update does on a rank: calls of one kind, and
+ * the bytes that the rank sends in all of them. */
+typedef struct nd_message {
+    nd_comm_kind kind;
+    int64_t calls, bytes;
+} nd_message;
+nd_message nd_op_message(const nd_spot *s, const nd_op *op);
+/* The same of a collective that makes type y of a value of type x. */
+nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
+                           const nd_type *x, const nd_type *y);
+/* The same of `words` numbers of 4 bytes on every rank of a group: summed; or
+ * gathered (or scattered) in equal parts, `words` in all. */
+nd_message nd_sum_message(const nd_spot *s, uint32_t mesh, int64_t words);
+nd_message nd_parts_message(const nd_spot *s, nd_comm_kind k, uint32_t mesh,
+                            int64_t words);
 
 /* ---- heap.c: numbers, the least one first ------------------------------- */
 
@@ -133,6 +191,7 @@ typedef struct nd_ref {
 typedef enum {
     K_LOOP,                          /* a generated loop nest */
     K_GEMM,                          /* one contract */
+    K_GROUPED,                       /* one grouped or grouped_sum */
     K_COMM,                          /* one collective */
     K_REPEAT                         /* a repeat; its body has its own list */
 } nd_kernel_kind;
@@ -225,6 +284,7 @@ typedef struct nd_stage_mem {
     size_t loss;                     /* the float, or (size_t)-1 */
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */
+    size_t scratch, scratch_bytes;   /* for one kernel at a time */
     ND_VEC(nd_bucket_place) buckets;
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;
@@ -271,6 +331,7 @@ nd_ref nd_grad_ref(nd_code *c, const nd_op *accum);
 nd_value *nd_accum_source(const nd_code *c, const nd_op *accum);
 /* Where the result of an op goes that accumulates or stores; see vinfo. */
 bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
+int nd_ref_axis(const nd_ref *r, const nd_axis *a);  /* position or -1 */
 bool nd_is_packed(const nd_code *c, const nd_ref *r);
 nd_len nd_numel_local(nd_code *c, const nd_ref *r);  /* of this rank */
 size_t nd_bytes_max(nd_code *c, const nd_value *v);  /* place of v, rounded */
@@ -278,6 +339,21 @@ nd_vinfo *nd_info(const nd_code *c, const nd_value *v);
 nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat);
 /* The stacked result that the carried argument i is kept in, or NULL. */
 nd_value *nd_kept_carry(const nd_op *repeat, int i);
+
+/* Of a product by groups: the axes of the weight that x has too (or the others)
+ * in the order of the weight, and whether each steps over exactly the next one
+ * in r. */
+int nd_group_axes(const nd_op *op, bool of_x, nd_axis **axes);
+bool nd_group_nests(nd_code *c, const nd_op *op, bool of_x, const nd_ref *r);
+/* Does r, the weight or its gradient, step so in both? */
+bool nd_weight_nests(nd_code *c, const nd_op *op, const nd_ref *r);
+/* Of a dispatch or combine: the axes of what is sent of a row, and whether its
+ * operand lies so that it can be sent. */
+int nd_travel_axes(const nd_op *op, nd_axis **axes);
+bool nd_travel_nests(nd_code *c, const nd_op *op, const nd_ref *r);
+/* Bytes that one run of a kernel needs aside, as runtime/experts.c and travel.c
+ * lay it out. */
+size_t nd_scratch_bytes(nd_code *c, const nd_op *op);
 
 void nd_number(nd_code *c);          /* fresh info for every value */
 void nd_insert_copies(nd_code *c);
@@ -307,12 +383,41 @@ void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 void nd_buckets(nd_code *c);         /* buckets.c */
+/* Is a parameter stored in smaller pieces than its uses read? */
+bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
+/* The mesh axes that share a parameter's state, each a flat part of it, as far
+ * as its gradient is summed over them (shard_store.c). */
+uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
 /* Is every parameter in the one bucket that does what its types demand? */
 bool nd_buckets_check(nd_code *c);
 /* The mesh axes that cut the matrices of a parameter, not only their list. */
 uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
+
+/* ---- comm_report.c: what a rank sends in a step -------------------------- */
+
+/* One collective of the program, or one that the runtime adds to it. */
+typedef struct nd_comm_row {
+    const char *when;                /* "forward", "gradients", ... */
+    const char *name;                /* of the op, or of the kind */
+    nd_comm_kind kind;
+    uint32_t mesh;                   /* no axis of size 1 */
+    int members;                     /* of the group */
+    nd_loc loc;                      /* where the program asks for it */
+    const char *what;                /* ... or what the runtime does it for */
+    int64_t calls;                   /* of a step */
+    int64_t once;                    /* bytes of the largest call */
+    int64_t bytes;                   /* of the step; a receive's are sent by
+                                        another rank */
+    double seconds;
+} nd_comm_row;
+typedef ND_VEC(nd_comm_row) nd_comm_rows;
+/* In the order of the program. */
+void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
+                     nd_comm_rows *rows);
+/* The first rank of a stage: it has the largest pieces. */
+int nd_first_rank(const nd_module *m, int stage);
 
 /* ---- simulate.c: training steps of the compiled program, by rank --------- */
 
