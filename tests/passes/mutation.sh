@@ -10,11 +10,18 @@ trap 'rm -rf "$work"' EXIT
 long=${NDC_LONG:+yes}
 
 # program|mesh|rules|further plan entries, `;` between them; `long` in front:
-# not always
+# not always. A program is of examples/, or a path, perhaps with other sizes.
 cat >"$work/plans" <<'PLANS'
-wave|dp = 2, tp = 2|batch -> dp, hidden -> tp|zero 1 over dp; microbatches 2
+wave|dp = 2, tp = 2|batch -> dp, hidden -> tp|zero 3 over dp; microbatches 2
 gpt|pp = 2, dp = 2, tp = 2|batch -> dp, heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|pipeline layers -> pp, schedule = 1f1b, microbatches = 2; zero 1 over dp
 moe|dp = 2, ep = 2|batch -> (dp, ep), expert -> ep|
+tests/eval/context/causal --set d=12 --set head=4|cp = 3|seq -> cp|context ring over cp
+long tests/eval/context/causal --set d=12 --set head=4|cp = 2, tp = 2|seq -> cp, heads -> tp|context ring zigzag over cp; zero 1 over cp
+long tests/eval/context/causal --set d=12 --set head=4|cp = 3|seq -> cp|context all_to_all over cp
+long tests/eval/context/causal --set d=12 --set head=4|cp = 3|seq -> cp|context gather over cp; microbatches 2
+long gpt|dp = 2, tp = 2|batch -> dp, heads -> tp, ffn -> tp, vocab -> tp|zero 2 over dp; microbatches 3
+long gpt|pp = 2, dp = 2|batch -> dp|pipeline layers -> pp, schedule = 1f1b, microbatches = 2; zero 3 over dp
+long gpt|in = 2, out = 2|batch -> (out, in)|shard params d -> in; shard optimizer d -> out
 long mlp|dp = 3|batch -> dp|
 long gpt|pp = 3, dp = 2|batch -> dp|pipeline layers -> pp, schedule = gpipe, microbatches = 3
 long gpt|tp = 5|heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|recompute attention
@@ -39,7 +46,9 @@ one() {
         printf '%s\n' "$more" | tr ';' '\n'
         printf '}\n'
     } >"$work/$n.nd"
-    "$tool" "$source/examples/$program.nd" --plan="$work/$n.nd" \
+    path=${program%% *} sizes=${program#"${program%% *}"}
+    [ "${path#*/}" != "$path" ] || path=examples/$path
+    "$tool" "$source/$path.nd" $sizes --plan="$work/$n.nd" \
         >"$work/$n.out" 2>&1
     status=$?
     echo "$program on $mesh: $(tail -1 "$work/$n.out")"

@@ -364,6 +364,7 @@ static made no_factor(subject *s, int site)
         return NO_SITE;
     nd_op *op = s->ops.v[site];
     if (op->kind != OP_MAP || (op->sub != EW_MUL && op->sub != EW_DIV) ||
+        !nd_is_float(op->out[0]->type.dtype) ||
         op->in[0]->type.dtype != op->out[0]->type.dtype ||
         !nd_same_axes(&op->in[0]->type, &op->out[0]->type) ||
         !nd_same_cut(&op->in[0]->type, &op->out[0]->type))
