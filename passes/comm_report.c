@@ -165,7 +165,8 @@ static uint32_t tied_stages(const lister *l, const nd_bucket *b)
 
 /* The group of those stages, which need not be all: the members are counted
  * here and the axis only names them. */
-static void push_tied(lister *l, const nd_bucket *b, const char *what)
+static void push_tied(lister *l, const nd_bucket *b, const char *what,
+                      int64_t words)
 {
     uint32_t stages = tied_stages(l, b);
     int n = 0, me = 0;
@@ -181,7 +182,7 @@ static void push_tied(lister *l, const nd_bucket *b, const char *what)
     nd_comm_row r = row_of(l, "gradients", NULL, 1u << l->m->mesh.pipe);
     r.members = n;
     r.what = what;
-    push_own(l, r, nd_sum_message(&at, 1, (int64_t)b->n), 1);
+    push_own(l, r, nd_sum_message(&at, 1, words), 1);
 }
 
 static void push_gradients(lister *l, const nd_bucket *b)
@@ -189,13 +190,13 @@ static void push_gradients(lister *l, const nd_bucket *b)
     uint32_t pipe = l->m->mesh.pipe >= 0 ? 1u << l->m->mesh.pipe : 0;
     uint32_t sum = b->sum & ~b->zero & ~pipe, zero = b->zero & b->sum;
     const char *what = name_bucket(l, b);
-    int64_t n = (int64_t)b->n;
+    int64_t n = (int64_t)b->n, part = n / nd_group_size(&l->m->mesh, zero);
     nd_comm_row r = row_of(l, "gradients", NULL, sum);
     nd_comm_row z = row_of(l, "gradients", NULL, zero);
     r.what = z.what = what;
-    push_tied(l, b, what);
-    push_own(l, r, nd_sum_message(&l->at, sum, n), 1);
     push_own(l, z, nd_parts_message(&l->at, COMM_REDUCE_SCATTER, zero, n), 1);
+    push_tied(l, b, what, part);
+    push_own(l, r, nd_sum_message(&l->at, sum, part), 1);
 }
 
 /* Matrices that a mesh axis cuts are gathered one after another. */
