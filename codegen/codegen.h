@@ -127,6 +127,7 @@ typedef struct cg_fn {
     cg_names names;
     ND_VEC(cg_used) exts;            /* ascending */
     bool uses_rank, uses_random, uses_training;
+    bool caller;                     /* of kernels: no kernel itself */
     ND_VEC(cg_pointer) ptrs;
     nd_table ptr_at;                 /* value or parameter -> pointer + 1 */
     ND_VEC(nd_op *) iters;
@@ -220,6 +221,10 @@ const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
+void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
+void cg_travel(cg_fn *f, nd_op *op);                /* dispatch, combine */
+/* The lengths of axes along which rows had travelled before this list. */
+void cg_arrivals(cg_fn *f, const nd_kernels *list);
 void cg_comm(cg_fn *f, nd_kernel *k);
 void cg_list(cg_fn *f, const nd_kernels *list, int stage);
 cg_body *cg_emit_body(cg *g, nd_op *repeat);

@@ -83,6 +83,15 @@ static void all_to_all(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
             joins_first ? "true" : "false");
 }
 
+static void shift_ring(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+{
+    const char *to = cg_pointer_to(f, y, true)->name;
+    const char *from = cg_pointer_to(f, x, false)->name;
+    cg_line(f, "ndrt_shift_ring(r, %s, %lld, %s, %s, %s);",
+            cg_group_name(f->g, op->mesh), (long long)nd_roll_by(op), from, to,
+            cg_bytes(f, y));
+}
+
 void cg_comm(cg_fn *f, nd_kernel *k)
 {
     nd_op *op = k->nodes.v[0].op;
@@ -92,10 +101,14 @@ void cg_comm(cg_fn *f, nd_kernel *k)
     f->uses_rank = true;
     cg_line(f, "/* %s -> %s */", cg_type(f->g, &op->in[0]->type),
             cg_type(f->g, &op->out[0]->type));
-    if (op->kind == OP_ALL_REDUCE)
+    if (op->kind == OP_DISPATCH || op->kind == OP_COMBINE)
+        cg_travel(f, op);
+    else if (op->kind == OP_ALL_REDUCE)
         all_reduce(f, op, &x, &y);
     else if (op->kind == OP_ALL_TO_ALL)
         all_to_all(f, op, &x, &y);
+    else if (op->kind == OP_SHIFT_RING)
+        shift_ring(f, op, &x, &y);
     else
         pieces(f, op, &x, &y);
 }

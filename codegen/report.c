@@ -86,6 +86,25 @@ static void report_messages(report *r, int stage)
 
 /* ---- sections ----------------------------------------------------------- */
 
+/* The rules that say how parameters, gradients and state are stored. */
+static void report_scopes(report *r)
+{
+    static const char *const scope[] = {
+        [SCOPE_PARAMS] = "params", [SCOPE_GRADS] = "grads",
+        [SCOPE_OPT] = "optimizer",
+    };
+    for (int i = 0; i < r->m->plan.rules.n; i++) {
+        const nd_rule *u = &r->m->plan.rules.v[i];
+        if (u->scope == SCOPE_ALL)
+            continue;
+        nd_putf(r->b, "  stored        %s, %s over %s\n",
+                u->scope == SCOPE_NAME
+                    ? nd_fmt(r->a, "\"%s\"", u->pattern)
+                    : scope[u->scope],
+                u->axis->name, cg_mesh_text(r->m, nd_cut_bits(u->mesh)));
+    }
+}
+
 static void report_plan(report *r)
 {
     const nd_mesh *m = &r->m->mesh;
@@ -111,6 +130,17 @@ static void report_plan(report *r)
     if (r->m->plan.zero)
         nd_putf(r->b, "  zero          %d over %s\n", r->m->plan.zero,
                 cg_mesh_text(r->m, r->m->plan.zero_mesh));
+    report_scopes(r);
+}
+
+/* How attention finds keys on other ranks, pass `context`. */
+static void report_context(report *r)
+{
+    for (int i = 0; i < r->m->plan.chosen.n; i++) {
+        const nd_chosen *x = &r->m->plan.chosen.v[i];
+        nd_putf(r->b, "%s  %s%s%s\n", i ? "" : "\nattention\n", x->path,
+                *x->path ? ": " : "", x->text);
+    }
 }
 
 /* "layers 0 to 2", the last one included. */
@@ -176,8 +206,8 @@ static bool is_frozen(const report *r, const nd_param *p)
     return p->frozen;
 }
 
-/* The mesh axes that parameters can be cut along: not those of the samples,
- * nor that of the stages. */
+/* The mesh axes that parameters can be cut along: not those of the samples
+ * unless pieces are stored over them, nor that of the stages. */
 static uint32_t model_mesh(const report *r)
 {
     const nd_mesh *m = &r->m->mesh;
@@ -190,6 +220,13 @@ static uint32_t model_mesh(const report *r)
         int k = nd_axis_at(t, r->m->sample);
         for (int j = 0; k >= 0 && j < t->cut[k].n; j++)
             mask &= ~(1u << t->cut[k].m[j]);
+    }
+    if (r->m->plan.zero > 1)
+        mask |= r->m->plan.zero_mesh;
+    for (int i = 0; i < r->m->plan.rules.n; i++) {
+        const nd_rule *u = &r->m->plan.rules.v[i];
+        if (u->scope != SCOPE_ALL && u->scope != SCOPE_OPT)
+            mask |= nd_cut_bits(u->mesh);
     }
     return mask;
 }
@@ -224,6 +261,29 @@ static void report_params(report *r, const char *title, param_test *test)
     nd_put(r->b, "\n");
 }
 
+/* How the parameters are stored that are gathered at each use, or once. */
+static void report_pieces(report *r, const char *title, bool once)
+{
+    int width = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < r->m->params.n; i++) {
+            const nd_param *p = r->m->params.v[i];
+            nd_buf t = {.arena = r->a};
+            if (!nd_is_in_pieces(r->m, p) ||
+                (p->value->def->phase == PH_PRE) != once)
+                continue;
+            int n = (int)strlen(p->name);
+            if (pass == 0) {
+                if (!width)
+                    nd_putf(r->b, "\n%s\n", title);
+                width = n > width ? n : width;
+                continue;
+            }
+            nd_print_type(&t, r->m, &p->value->type);
+            nd_putf(r->b, "  %-*s  %s\n", width, p->name, t.s);
+        }
+}
+
 /* The launch command for the MPI that ndc was built with, by this user: Open
  * MPI wants to be told that more ranks than cores, or root, are meant. */
 static void report_launch(report *r, int ranks)
@@ -240,11 +300,14 @@ void cg_report_plan(nd_module *m, nd_buf *out)
 {
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
+    report_context(&r);
     for (int s = 0; s < m->program->nstages; s++)
         report_stage(&r, s);
     report_params(&r, "with weight decay", has_decay);
     report_params(&r, "without weight decay", has_no_decay);
     report_params(&r, "frozen", is_frozen);
+    report_pieces(&r, "stored in pieces, gathered once per step", true);
+    report_pieces(&r, "stored in pieces, gathered at each use", false);
     report_params(&r, "on every rank: no rule cuts these", is_whole);
     nd_put(out, "\nrun\n  ./train\n");
     report_launch(&r, nd_mesh_ranks(&m->mesh));

@@ -89,7 +89,8 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
     if (ends_with(o->file, ".ndir")) {
         const char *option = o->nset ? "--set" : o->mesh ? "--mesh"
                              : o->plan ? "--plan"
-                             : o->model ? "--model" : NULL;
+                             : o->model ? "--model"
+                             : o->require_even ? "--require-even" : NULL;
         if (option)
             nd_error(c, nd_nowhere, "%s is for programs; `%s` is a graph, "
                      "whose sizes and plan are fixed", option, o->file);
@@ -199,7 +200,8 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
-    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model, false};
+    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model,
+                           o->require_even, false};
     nd_options po = {o->dump_after, o->verify_each, stderr};
     bool graph = ends_with(o->file, ".ndir");
     if (o->emit == NDC_AST) {

@@ -30,12 +30,30 @@ static double points(const nd_op *op, const nd_mesh *mesh)
     return n;
 }
 
+/* Each row takes one of the groups, and a rank has its part of those. */
+static double grouped_points(const nd_op *op, const nd_mesh *mesh)
+{
+    bool sum = op->kind == OP_GROUPED_SUM;
+    const nd_type *w = sum ? &op->out[0]->type : &op->in[1]->type;
+    const nd_axis *a = op->axes[0];
+    double n = local_numel(&op->in[2]->type, mesh);
+    for (int i = 0; i < w->rank; i++) {
+        double most =
+            (double)nd_extent_max(mesh, w->axis[i]->size, w->cut[i]);
+        n *= w->axis[i] == a ? most / (double)a->size : most;
+    }
+    return n;
+}
+
 double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
 {
     double sum = 0;
     switch (op->kind) {
     case OP_CONTRACT:
         return 2 * points(op, mesh);
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
+        return 2 * grouped_points(op, mesh);
     case OP_REDUCE:
     case OP_SCATTER_ADD:
         return local_numel(&op->in[0]->type, mesh);
@@ -63,6 +81,8 @@ double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
         return one * local_numel(in, mesh) * size;
     case OP_ALL_GATHER:
         return one * local_numel(out, mesh) * size;
+    case OP_SHIFT_RING:
+        return n > 1 ? local_numel(out, mesh) * size : 0;
     default:
         return 0;
     }

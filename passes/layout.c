@@ -38,7 +38,7 @@ static void measure(const nd_module *m, nd_ext *e)
     for (int j = 0; j < e->cut.n; j++)
         parts *= m->mesh.size[e->cut.m[j]];
     e->max = nd_extent_max(&m->mesh, e->axis->size, e->cut);
-    e->fixed = e->axis->size % parts == 0 ? e->max : -1;
+    e->fixed = e->axis->size % parts == 0 && !e->axis->route ? e->max : -1;
 }
 
 /* A mesh axis of size 1 cuts nothing. */

@@ -25,15 +25,22 @@ void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
 
+bool pass_experts(nd_module *m, const nd_options *o);
 bool pass_precision(nd_module *m, const nd_options *o);
+bool pass_context(nd_module *m, const nd_options *o);
 bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
 bool pass_batch(nd_module *m, const nd_options *o);
 bool pass_shard(nd_module *m, const nd_options *o);
+bool pass_fit(nd_module *m, const nd_options *o);
 bool pass_comm_opt(nd_module *m, const nd_options *o);
 bool pass_recompute(nd_module *m, const nd_options *o);
 bool pass_pipeline(nd_module *m, const nd_options *o);
 bool pass_schedule(nd_module *m, const nd_options *o);
+
+/* routes.c: where the plan cuts rows and their experts by one mesh axis, rows
+ * travel to their experts and back. */
+void nd_route_experts(nd_module *m);
 
 /* ---- mincut.c ----------------------------------------------------------- */
 
@@ -45,6 +52,12 @@ void nd_mincut_source(nd_mincut *c, int v);
 void nd_mincut_sink(nd_mincut *c, int v);
 /* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
 void nd_mincut_solve(nd_mincut *c, bool *kept);
+
+/* ---- stages_check.c ------------------------------------------------------ */
+
+/* Proves that every stage has what its ops read, and that each iteration and
+ * each effect happens once. */
+bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
@@ -178,6 +191,7 @@ typedef struct nd_ref {
 typedef enum {
     K_LOOP,                          /* a generated loop nest */
     K_GEMM,                          /* one contract */
+    K_GROUPED,                       /* one grouped or grouped_sum */
     K_COMM,                          /* one collective */
     K_REPEAT                         /* a repeat; its body has its own list */
 } nd_kernel_kind;
@@ -270,6 +284,7 @@ typedef struct nd_stage_mem {
     size_t loss;                     /* the float, or (size_t)-1 */
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */
+    size_t scratch, scratch_bytes;   /* for one kernel at a time */
     ND_VEC(nd_bucket_place) buckets;
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;
@@ -325,6 +340,21 @@ nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat);
 /* The stacked result that the carried argument i is kept in, or NULL. */
 nd_value *nd_kept_carry(const nd_op *repeat, int i);
 
+/* Of a product by groups: the axes of the weight that x has too (or the others)
+ * in the order of the weight, and whether each steps over exactly the next one
+ * in r. */
+int nd_group_axes(const nd_op *op, bool of_x, nd_axis **axes);
+bool nd_group_nests(nd_code *c, const nd_op *op, bool of_x, const nd_ref *r);
+/* Does r, the weight or its gradient, step so in both? */
+bool nd_weight_nests(nd_code *c, const nd_op *op, const nd_ref *r);
+/* Of a dispatch or combine: the axes of what is sent of a row, and whether its
+ * operand lies so that it can be sent. */
+int nd_travel_axes(const nd_op *op, nd_axis **axes);
+bool nd_travel_nests(nd_code *c, const nd_op *op, const nd_ref *r);
+/* Bytes that one run of a kernel needs aside, as runtime/experts.c and travel.c
+ * lay it out. */
+size_t nd_scratch_bytes(nd_code *c, const nd_op *op);
+
 void nd_number(nd_code *c);          /* fresh info for every value */
 void nd_insert_copies(nd_code *c);
 void nd_fuse_uses(nd_code *c);       /* copies, classes, users, homes */
@@ -353,6 +383,13 @@ void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 void nd_buckets(nd_code *c);         /* buckets.c */
+/* Is a parameter stored in smaller pieces than its uses read? */
+bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
+/* The mesh axes that share a parameter's state, each a flat part of it, as far
+ * as its gradient is summed over them (shard_store.c). */
+uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
+/* Is every parameter in the one bucket that does what its types demand? */
+bool nd_buckets_check(nd_code *c);
 /* The mesh axes that cut the matrices of a parameter, not only their list. */
 uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);
@@ -381,5 +418,80 @@ void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
                      nd_comm_rows *rows);
 /* The first rank of a stage: it has the largest pieces. */
 int nd_first_rank(const nd_module *m, int stage);
+
+/* ---- simulate.c: training steps of the compiled program, by rank --------- */
+
+/* One step of gradient descent: w -= lr * x with x = g * min(1, clip / norm),
+ * plus decay * w where the parameter decays. */
+typedef struct nd_sgd {
+    double lr, clip, decay;
+} nd_sgd;
+
+/* Every rank's weights and gradients, in the flat ranges of the buckets. */
+typedef struct nd_sim {
+    nd_code *c;
+    nd_arena *a;
+    int nranks;
+    double **weights, **grads;       /* [bucket * nranks + rank]; NULL where
+                                        the rank's stage lacks the bucket */
+    double loss, norm;               /* of the last step */
+    nd_eval_result result;           /* ... and what else it computed */
+    int64_t reductions;              /* of buckets, each group once, so far */
+} nd_sim;
+
+/* The buckets of a module, which stays as it is. */
+nd_code *nd_sim_code(nd_module *m);
+/* All ranks begin with these weights, by index of the parameter. */
+nd_sim *nd_sim_new(nd_code *c, nd_arena *a, nd_tensor *const *weights);
+/* Computes, reduces and updates as the generated program does. False after an
+ * error: a rank lacks what it needs, or replicas differ. */
+bool nd_sim_step(nd_sim *s, const nd_eval_options *inputs, const nd_sgd *g);
+/* What a rank holds of a parameter, and of its gradient when all reductions
+ * are done; v NULL: nothing. */
+nd_piece nd_sim_weight(nd_sim *s, const nd_param *p, int rank);
+nd_piece nd_sim_grad(nd_sim *s, const nd_param *p, int rank);
+
+/* ---- prove.c: one device against all ranks ------------------------------- */
+
+enum { ND_PROVE_STEPS = 3 };
+
+/* What one device computes: the right answers. */
+typedef struct nd_answers {
+    nd_module *m;                    /* the source graph with its gradients */
+    nd_arena *a;
+    uint64_t seed;
+    nd_sgd sgd;                      /* clip: half of the first norm */
+    int nfeeds;
+    nd_feed *feeds[ND_PROVE_STEPS];  /* inputs of each step */
+    double loss[ND_PROVE_STEPS], norm[ND_PROVE_STEPS];
+    nd_tensor **outputs[ND_PROVE_STEPS];
+    nd_tensor **grads[ND_PROVE_STEPS];       /* by parameter */
+    nd_tensor **weights[ND_PROVE_STEPS + 1]; /* before and after each step */
+} nd_answers;
+
+typedef struct nd_proof_row {        /* of a parameter */
+    const nd_param *p;
+    double grad, weight;             /* largest differences, see prove.c */
+} nd_proof_row;
+
+typedef struct nd_proof {
+    int nrows;
+    nd_proof_row *row;
+    double loss[ND_PROVE_STEPS], norm[ND_PROVE_STEPS];
+    double worst;                    /* of everything compared */
+    int64_t collectives[OP_COUNT];   /* in all steps */
+    int64_t reductions;              /* ... and those of buckets */
+    bool equal;
+    char what[256];                  /* the first thing that differs */
+} nd_proof;
+
+/* NULL after an error. */
+nd_answers *nd_answers_new(nd_module *m, uint64_t seed);
+void nd_answers_free(nd_answers *x);
+/* Runs the same steps on all ranks and compares. False if that failed, which
+ * was reported. */
+bool nd_prove(const nd_answers *x, nd_code *c, nd_proof *out);
+/* Equal, as far as sums in another order can be: 1e-9. */
+extern const double nd_prove_room;
 
 #endif

@@ -43,7 +43,7 @@ static const nd_op *current(const nd_sh_level *lv)
                                      : lv->block->parent;
 }
 
-/* ---- one move after the other --------------------------------------------- */
+/* ---- one move after the other ------------------------------------------- */
 
 static nd_value *collective(nd_sh *s, nd_builder *b, nd_value *v,
                             const nd_sh_move *move, nd_red red)
@@ -124,7 +124,7 @@ static nd_value *follow(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
     return v;
 }
 
-/* ---- where to start, what to pass by --------------------------------------- */
+/* ---- where to start, what to pass by ------------------------------------ */
 
 typedef struct copies {
     int n;
@@ -195,10 +195,12 @@ static nd_value *settle(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
     return r;
 }
 
-static nd_value *move(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
-                      const nd_type *want)
+static nd_value *move(nd_sh *s, nd_sh_level *lv, nd_builder *b,
+                      nd_sh_info *info, nd_value *v, const nd_type *wanted)
 {
     uint32_t micro = 1u << s->m->mesh.micro;
+    nd_type t = *wanted, *want = &t;
+    t.sum &= v->type.sum;            /* what is settled stays so */
     copies c = copies_of(info, v, want);
     nd_sh_path path;
     if (v->type.max && !c.n) {
@@ -217,6 +219,7 @@ static nd_value *move(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
         if (!nd_sh_search(s->m, c.n, c.type, want, &path))
             return reject_recut(s, b, v);
     }
+    nd_sh_notice(s, current(lv), lv->block, c.v[path.from], want, &path);
     return follow(s, b, info, c.v[path.from], &path);
 }
 
@@ -283,6 +286,7 @@ static bool runs_at(const nd_module *m, const nd_op *op, const nd_type *want)
 {
     switch (op->kind) {
     case OP_CUMSUM:
+    case OP_ROLL:
         return !cut_in(want, op->axes[0]).n;
     case OP_SPLIT:
         for (int i = 1; i < op->nto; i++)
@@ -343,7 +347,7 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
         set_phase(s, &b, v, nd_cut_mask(want));
         r = compute_at(s, lv, &b, v, want);
     } else if (!(r = kept_copy(s, v, want))) {
-        r = move(s, &b, info, v, want);
+        r = move(s, lv, &b, info, v, want);
     }
     if (b.at > lv->at)
         lv->at = b.at;

@@ -145,20 +145,26 @@ static void append(nd_type *t, int i, int k)
     t->cut[i].m[t->cut[i].n++] = (uint8_t)k;
 }
 
+nd_type nd_sh_moved(const nd_type *from, const nd_sh_move *move)
+{
+    nd_type t = *from;
+    int k = 0;
+    while (!(move->mesh >> k & 1))
+        k++;
+    if (move->kind == OP_ALL_REDUCE || move->kind == OP_REDUCE_SCATTER)
+        t.sum &= ~move->mesh;
+    if (move->kind == OP_ALL_GATHER || move->kind == OP_ALL_TO_ALL)
+        t.cut[move->axis].m[--t.cut[move->axis].n] = 0;
+    if (move->kind == OP_ALL_TO_ALL)
+        append(&t, move->to, k);
+    if (move->kind == OP_REDUCE_SCATTER || move->kind == OP_SLICE)
+        append(&t, move->axis, k);
+    return t;
+}
+
 static void go(search *s, int from, nd_sh_move move)
 {
-    nd_type in = s->v.v[from].t, t = in;
-    int k = 0;
-    while (!(move.mesh >> k & 1))
-        k++;
-    if (move.kind == OP_ALL_REDUCE || move.kind == OP_REDUCE_SCATTER)
-        t.sum &= ~move.mesh;
-    if (move.kind == OP_ALL_GATHER || move.kind == OP_ALL_TO_ALL)
-        t.cut[move.axis].m[--t.cut[move.axis].n] = 0;
-    if (move.kind == OP_ALL_TO_ALL)
-        append(&t, move.to, k);
-    if (move.kind == OP_REDUCE_SCATTER || move.kind == OP_SLICE)
-        append(&t, move.axis, k);
+    nd_type in = s->v.v[from].t, t = nd_sh_moved(&in, &move);
     reach(s, &t,
           s->v.v[from].cost + nd_comm_bytes(move.kind, move.mesh, &in, &t,
                                             &s->m->mesh),

@@ -107,7 +107,7 @@ void ndrt_group_free(ndrt_group *g)
 }
 
 /* Doubles travel as pairs of floats: an all_gather moves bytes only. */
-static ndrt_status gather_doubles(ndrt_rank *r, const double *v, int n)
+ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n)
 {
     ndrt_state *st = r->state;
     ndrt_layout l = {.outer = 1, .inner = 2 * (int64_t)n, .n = st->ones,
@@ -125,7 +125,7 @@ static ndrt_status gather_doubles(ndrt_rank *r, const double *v, int n)
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n)
 {
     const ndrt_state *st = r->state;
-    ndrt_status s = gather_doubles(r, v, n);
+    ndrt_status s = ndrt_gather_doubles(r, v, n);
 
     if (s != NDRT_OK)
         return s;
@@ -140,7 +140,7 @@ ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
 {
     ndrt_state *st = r->state;
     double me = mine;
-    ndrt_status s = gather_doubles(r, &me, 1);
+    ndrt_status s = ndrt_gather_doubles(r, &me, 1);
 
     for (int q = 0; q < st->world.n && s == NDRT_OK; q++) {
         if (st->all[q] == (double)NDRT_OK)
@@ -286,6 +286,22 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
     for (int64_t o = 0; o < outer; o++)
         memmove(y + o * y_o, x + o * x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
+}
+
+void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
+                     size_t bytes)
+{
+    ndrt_comm *c = ndrt_enter(r);
+
+    ndrt_leave(r, c->ops->shift(c, &r->state->groups[group], by, x, y,
+                                bytes, bytes));
+}
+
+void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e)
+{
+    ndrt_comm *c = ndrt_enter(r);
+
+    ndrt_leave(r, c->ops->exchange(c, &r->state->groups[group], e));
 }
 
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)

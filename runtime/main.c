@@ -82,6 +82,8 @@ static ndrt_status work(ndrt_rank *r)
     const ndrt_config *c = r->state->config;
     ndrt_status s = ndrt_train_loop(r);
 
+    if (s == NDRT_OK && c->check_replicas)
+        s = ndrt_check_replicas(r);
     if (s == NDRT_OK && c->save_path)
         s = ndrt_save(r, c->save_path);
     if (s == NDRT_OK)

@@ -22,6 +22,7 @@ typedef struct ndrt_config {
     int64_t tokens;               /* to generate */
     double temperature;
     int64_t threads;              /* per rank; 0: share out the CPUs */
+    bool check_replicas;          /* after training */
     bool done;                    /* --help or --version: nothing to run */
 } ndrt_config;
 
@@ -75,6 +76,16 @@ typedef struct ndrt_state {
     int64_t tally_rows;           /* of the batch, that count */
     jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
+
+/* ---- experts.c -------------------------------------------------------- */
+
+int64_t ndrt_count_rows(const ndrt_rows *rows);
+/* Where a loop over rows stands. */
+typedef struct ndrt_row_step {
+    int64_t i[NDRT_MAX_RANK];
+    int64_t x, y, id;
+} ndrt_row_step;
+void ndrt_next_row(const ndrt_rows *rows, ndrt_row_step *s);
 
 /* ---- main.c ----------------------------------------------------------- */
 
@@ -133,6 +144,11 @@ ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
                            const ndrt_tensor *t, int mb);
 bool ndrt_walk_next(ndrt_walk *w);
 
+/* ---- replicas.c --------------------------------------------------------- */
+
+/* Fails unless all copies of each parameter hold the same bits. */
+ndrt_status ndrt_check_replicas(ndrt_rank *r);
+
 /* ---- init.c: initial values ------------------------------------------- */
 
 uint64_t ndrt_hash(const char *s);                 /* FNV-1a, 64 bits */
@@ -146,6 +162,8 @@ void ndrt_init_params(ndrt_rank *r, uint64_t seed);
 void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
                ndrt_fold_kind how);
 enum { NDRT_WIDE = 4 };
+/* The bits of v[0..n) of every rank, in rank order, to state->all. */
+ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n);
 /* Adds up v[0..n) over all ranks in rank order; the same bits everywhere.
  * n <= NDRT_WIDE. */
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
@@ -157,6 +175,8 @@ ndrt_comm *ndrt_enter(ndrt_rank *r);
 void ndrt_leave(ndrt_rank *r, ndrt_status s);
 /* Turns a communicator's status into the rank's failure. */
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
+/* Bytes between any members of a program's group; returns when all is there. */
+void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e);
 /* Members of a mesh mask, or of a stage set along the pipeline axis. */
 ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
                             uint32_t stages);

@@ -141,20 +141,7 @@ static void copies(void **state)
     nd_ctx_free(w.c);
 }
 
-/* ---- against all sequences ------------------------------------------------ */
-
-static nd_type apply(const nd_type *t, const nd_sh_move *v, int k)
-{
-    nd_type u = *t;
-    if (v->kind == OP_ALL_REDUCE || v->kind == OP_REDUCE_SCATTER)
-        u.sum &= ~v->mesh;
-    if (v->kind == OP_ALL_GATHER || v->kind == OP_ALL_TO_ALL)
-        u.cut[v->axis].m[--u.cut[v->axis].n] = 0;
-    int to = v->kind == OP_ALL_TO_ALL ? v->to : v->axis;
-    if (v->kind != OP_ALL_GATHER && v->kind != OP_ALL_REDUCE)
-        u.cut[to].m[u.cut[to].n++] = (uint8_t)k;
-    return u;
-}
+/* ---- against all sequences ----------------------------------------------- */
 
 static bool legal(const nd_type *t, const nd_sh_move *v, int k)
 {
@@ -186,9 +173,10 @@ static double least(const world *w, const nd_type *t, const nd_type *want,
         int k = i % 2;
         nd_sh_move v = {kinds[i / 2 % 5], i / 10 % AXES, i / 10 / AXES,
                         1u << k};
-        if (!legal(t, &v, k) || (v.kind == OP_ALL_REDUCE && want->sum >> k & 1))
+        if (!legal(t, &v, k) ||
+            (v.kind == OP_ALL_REDUCE && want->sum >> k & 1))
             continue;
-        nd_type u = apply(t, &v, k);
+        nd_type u = nd_sh_moved(t, &v);
         double one = nd_comm_bytes(v.kind, v.mesh, t, &u, &w->m->mesh);
         if (one >= bound)
             continue;
@@ -218,8 +206,7 @@ static void all_sequences(void **state)
             double best = least(&w, &x, &y, 5, 1e9);
             assert_true(fabs(path.bytes - best) < 1e-6);
             for (int q = 0; q < path.moves.n; q++) {
-                const nd_sh_move *v = &path.moves.v[q];
-                x = apply(&x, v, v->mesh == 1 ? 0 : 1);
+                x = nd_sh_moved(&x, &path.moves.v[q]);
             }
             assert_true(nd_same_cut(&x, &y));
         }
