@@ -62,6 +62,7 @@ static void count(lister *l, nd_comm_row *r, nd_message x, int64_t times)
         r->name = nd_comm_names[x.kind];
     r->calls += times * x.calls;
     r->bytes += times * x.bytes;
+    r->about |= x.about;
     r->once = once > r->once ? once : r->once;
     if (x.kind != COMM_RECV)
         r->seconds += (double)(times * x.calls) *
@@ -96,13 +97,15 @@ static void push_op(lister *l, const char *when, const nd_op *op, int64_t times,
 {
     nd_comm_row r = row_of(l, when, nd_ops[op->kind].name, op->mesh);
     nd_spot s = l->at;
+    if (r.members == 1)              /* it sorts rows, and sends none */
+        return;
     r.loc = op->loc;
     if (!is_cut_in_time(l, op->in[0]) && !is_cut_in_time(l, op->out[0])) {
-        count(l, &r, nd_op_message(&s, op), times * micro);
+        count(l, &r, nd_op_message(op, &s), times * micro);
     } else {
         for (int i = 0; i < micro; i++) {
             s.coord[l->m->mesh.micro] = i;
-            count(l, &r, nd_op_message(&s, op), times);
+            count(l, &r, nd_op_message(op, &s), times);
         }
     }
     push(l, r);
@@ -140,7 +143,7 @@ static void walk_messages(lister *l, const char *when, nd_comm_kind kind,
             s.coord[l->m->mesh.micro] = mb;
             int64_t bytes = nd_spot_numel(&s, &v->type) *
                             (int64_t)nd_dtype_size(v->type.dtype);
-            count(l, &r, (nd_message){kind, 1, bytes}, 1);
+            count(l, &r, (nd_message){kind, 1, bytes, false}, 1);
         }
         push(l, r);
     }
