@@ -44,6 +44,17 @@ model block(x: f32[batch, seq, d]) {
 }
 ND
 
+# Two matrices of which backward reads both.
+cat axes - > matrices.nd <<'ND'
+model matrices(x: f32[batch, seq, d]) {
+  repeat layers {
+    h = linear[d -> ffn](tanh(x), bias = false) as up
+    x = x + linear[ffn -> d](gelu(h), bias = false) as down
+  }
+  return mean[batch, seq, d](x * x)
+}
+ND
+
 # An embedding that is also the last product, around next to nothing.
 cat axes - > head.nd <<'ND'
 model head(tokens: i32[batch, seq], targets: i32[batch, seq]) {
