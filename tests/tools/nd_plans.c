@@ -1,8 +1,8 @@
 /* nd_plans.c - random plans for any program.
  *
  *   nd_plans --seed N FILE           prints plan N for the model of FILE, after
- *                                    a line `# --set a=3 ...`: other sizes for
- *                                    some axes, with which it is still legal
+ *                                  a line `# --set a=3 ...`: other sizes for
+ *                                  some axes, with which it is still legal
  *
  * A mesh of one to four axes and at most twelve ranks; rules for some of the
  * axes that the file declares, in any order, each over one or several mesh axes;
