@@ -5,7 +5,7 @@
  *                                  some axes, with which it is still legal
  *
  * A mesh of one to four axes and at most twelve ranks; rules for some of the
- * axes that the file declares, in any order, each over one or several mesh axes;
+ * axes that the file declares, in any order, each over one or more mesh axes;
  * perhaps microbatches, a pipeline, zero, recomputation. Axes that follow
  * others (`axis kv = seq`) have rules of their own or not. Sizes divide or not.
  * ndc may refuse the plan: it must say where and why.
