@@ -293,6 +293,9 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
         case K_GEMM:
             cg_gemm(f, k);
             break;
+        case K_GROUPED:
+            cg_grouped(f, k);
+            break;
         case K_COMM:
             cg_comm(f, k);
             break;
@@ -306,6 +309,7 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
 static void start_caller(cg_fn *f, cg *g)
 {
     cg_fn_start(f, g);
+    f->caller = true;
     for (int i = 0; i < g->m->axes.n; i++)
         cg_take(&f->names, g->axis_var[i]);
 }
@@ -373,6 +377,7 @@ cg_body *cg_emit_body(cg *g, nd_op *repeat)
     cg_fn f;
     start_caller(&f, g);
     f.in_repeat = repeat;
+    cg_arrivals(&f, list);
     cg_list(&f, list, -1);
     nd_buf head = {.arena = g->a};
     declare_pointers(&f, &head);
@@ -462,10 +467,12 @@ void cg_emit_stage(cg *g, int s)
         finish_stage_fn(&f, s, "prepare");
     }
     start_caller(&f, g);
+    cg_arrivals(&f, &code->fwd);
     cg_list(&f, &code->fwd, s);
     add_loss(&f, s);
     finish_stage_fn(&f, s, "forward");
     start_caller(&f, g);
+    cg_arrivals(&f, &code->bwd);
     cg_list(&f, &code->bwd, s);
     finish_stage_fn(&f, s, "backward");
     emit_messages(g, s, "send_forward", st->send_fwd.v, st->send_fwd.n, s + 1,

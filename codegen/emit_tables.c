@@ -264,6 +264,9 @@ static void stage_row(cg *g, nd_buf *b, int s)
     if (mem->work_bytes)
         nd_putf(b, "        .work = %zu,\n        .work_bytes = %zu,\n",
                 mem->work, mem->work_bytes);
+    if (mem->scratch_bytes)
+        nd_putf(b, "        .scratch = %zu,\n        .scratch_bytes = %zu,\n",
+                mem->scratch, mem->scratch_bytes);
     if (g->c->stage[s].pre.v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
     nd_put(b, "        .run = {\n");

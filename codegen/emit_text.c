@@ -312,6 +312,10 @@ const char *cg_count(cg_fn *f, int ext)
     const nd_ext *e = &f->g->c->exts.v[ext];
     if (e->fixed >= 0)
         return nd_fmt(f->g->a, "%lld", (long long)e->fixed);
+    if (e->axis->route && f->caller) {
+        f->uses_rank = true;         /* what it calls sets that */
+        return nd_fmt(f->g->a, "r->n[%s]", cg_ext(f->g, ext));
+    }
     use_of(f, ext)->len = true;
     return nd_fmt(f->g->a, "n_%s", cg_ext(f->g, ext) + 2);
 }

@@ -336,6 +336,62 @@ nd_value *nd_gather(nd_builder *b, nd_value *x, nd_axis *a, nd_value *i)
     return finish1(b, op);
 }
 
+nd_value *nd_grouped(nd_builder *b, nd_value *x, nd_value *w, nd_axis *a,
+                     nd_value *i, int n, nd_axis *const *axes)
+{
+    nd_value *in[3] = {x, w, i};
+    nd_axis *all[ND_MAX_RANK + 1] = {a};
+    nd_op *op = op_alloc(b, OP_GROUPED, 3, in, 1);
+    if (!op)
+        return NULL;
+    memcpy(all + 1, axes, sizeof *axes * (size_t)n);
+    set_axes(b, op, n + 1, all);
+    return finish1(b, op);
+}
+
+nd_value *nd_grouped_sum(nd_builder *b, nd_value *x, nd_value *g, nd_axis *a,
+                         nd_value *i, const nd_type *like)
+{
+    nd_value *in[3] = {x, g, i};
+    nd_axis *all[ND_MAX_RANK + 1] = {a};
+    if (!x || !g || !i)
+        return NULL;
+    nd_type t = {.dtype = ND_F32, .rank = 1, .axis = {a}};
+    for (int pass = 0; pass < 2; pass++)         /* a, in, out */
+        for (int k = 0; k < like->rank; k++)
+            if (like->axis[k] != a &&
+                (nd_axis_at(&x->type, like->axis[k]) < 0) == pass)
+                t.axis[t.rank++] = like->axis[k];
+    nd_op *op = declared(b, OP_GROUPED_SUM, 3, in, t);
+    memcpy(all + 1, i->type.axis, sizeof *all * (size_t)i->type.rank);
+    set_axes(b, op, i->type.rank + 1, all);
+    return finish1(b, op);
+}
+
+static nd_value *travel(nd_builder *b, nd_opcode k, nd_value *x, nd_value *i,
+                        nd_axis *routed)
+{
+    nd_value *in[2] = {x, i};
+    nd_op *op = op_alloc(b, k, 2, in, 1);
+    if (!op)
+        return NULL;
+    set_axes(b, op, 1, &routed);
+    op->mesh = 1u << routed->route->over;
+    return finish1(b, op);
+}
+
+nd_value *nd_dispatch(nd_builder *b, nd_value *x, nd_value *i,
+                      nd_axis *routed)
+{
+    return travel(b, OP_DISPATCH, x, i, routed);
+}
+
+nd_value *nd_combine(nd_builder *b, nd_value *y, nd_value *i,
+                     nd_axis *routed)
+{
+    return travel(b, OP_COMBINE, y, i, routed);
+}
+
 nd_value *nd_scatter_add(nd_builder *b, nd_value *g, nd_axis *a, nd_value *i,
                          const nd_type *like)
 {
@@ -383,6 +439,16 @@ nd_value *nd_cumsum(nd_builder *b, nd_value *x, nd_axis *a, bool reverse)
     if (!op)
         return NULL;
     op->reverse = reverse;
+    set_axes(b, op, 1, &a);
+    return finish1(b, op);
+}
+
+nd_value *nd_roll(nd_builder *b, nd_value *x, nd_axis *a, int64_t by)
+{
+    nd_op *op = op_alloc(b, OP_ROLL, 1, &x, 1);
+    if (!op)
+        return NULL;
+    op->num = (double)by;
     set_axes(b, op, 1, &a);
     return finish1(b, op);
 }

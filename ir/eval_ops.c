@@ -56,13 +56,31 @@ bool eval_input(ev_stage *s, const nd_op *op)
     return spread(s, op, t);
 }
 
+/* Every rank reads what it holds itself. */
+static bool read_held(ev_stage *s, const nd_op *op, const nd_piece *held)
+{
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        const nd_piece *p = &held[s->rank[r]];
+        if (!p->v || p->count != out[r].count)
+            return ev_error(s, op, "rank %d does not hold \"%s\"", s->rank[r],
+                            op->name);
+        memcpy(out[r].v, p->v, sizeof(double) * (size_t)p->count);
+    }
+    return true;
+}
+
 bool eval_param(ev_stage *s, const nd_op *op)
 {
     const nd_tensor *t = feed(s, op);
     nd_module *m = s->w->m;
-    for (int i = 0; !t && i < m->params.n; i++)
-        if (m->params.v[i]->value == op->out[0])
-            t = nd_eval_init(m, m->params.v[i], s->w->o->seed);
+    int i = 0;
+    while (i < m->params.n && m->params.v[i]->value != op->out[0])
+        i++;
+    if (s->w->o->held && i < m->params.n)
+        return read_held(s, op, s->w->o->held[i]);
+    if (!t && i < m->params.n)
+        t = nd_eval_init(m, m->params.v[i], s->w->o->seed);
     return spread(s, op, t);
 }
 
@@ -395,10 +413,34 @@ bool eval_cumsum(ev_stage *s, const nd_op *op)
     return true;
 }
 
+bool eval_roll(ev_stage *s, const nd_op *op)
+{
+    const nd_type *t = &op->out[0]->type;
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    const nd_axis *a = op->axes[0];
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        ev_walk w = {0};
+        ev_over(&w, t, &out[r], a);
+        int64_t to = ev_bind(&w, t, &out[r], a);
+        int64_t from = ev_bind(&w, in_type(op, 0), &x[r], a);
+        int64_t by = nd_roll_by(op);
+        if (w.bad)
+            return misfit(s, op);
+        for (bool go = ev_start(&w); go; go = ev_step(&w))
+            for (int64_t i = 0; i < a->size; i++)
+                w.v[0][w.at[0] + i * to] =
+                    w.v[1][w.at[1] + (i + by) % a->size * from];
+    }
+    return true;
+}
+
 /* ---- gather and scatter -------------------------------------------------- */
 
 /* Where a global index lies in the piece, or -1. NaN lies nowhere. */
-static int64_t row_in(const ev_piece *p, int axis, double index)
+int64_t ev_row_in(const ev_piece *p, int axis, double index)
 {
     double k = index - (double)p->off[axis];
     return k >= 0 && k < (double)p->n[axis] ? (int64_t)k : -1;
@@ -425,7 +467,7 @@ bool eval_gather(ev_stage *s, const nd_op *op)
         if (w.bad)
             return misfit(s, op);
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            int64_t row = row_in(&x[r], k, w.v[1][w.at[1]]);
+            int64_t row = ev_row_in(&x[r], k, w.v[1][w.at[1]]);
             w.v[0][w.at[0]] = row < 0 ? 0 : w.v[2][w.at[2] + row * stride];
         }
     }
@@ -453,7 +495,7 @@ bool eval_scatter_add(ev_stage *s, const nd_op *op)
         if (w.bad)
             return misfit(s, op);
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            int64_t row = row_in(&out[r], k, w.v[2][w.at[2]]);
+            int64_t row = ev_row_in(&out[r], k, w.v[2][w.at[2]]);
             if (row >= 0)
                 w.v[0][w.at[0] + row * stride] += w.v[1][w.at[1]];
         }

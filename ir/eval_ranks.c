@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Do two ranks have the same place on all mesh axes of `mask`? */
-static bool same_place(const ev_stage *s, int a, int b, uint32_t mask)
+bool ev_same_place(const ev_stage *s, int a, int b, uint32_t mask)
 {
     for (int i = 0; i < s->w->m->mesh.n; i++)
         if (mask >> i & 1 && s->coord[a][i] != s->coord[b][i])
@@ -18,7 +18,7 @@ static bool same_place(const ev_stage *s, int a, int b, uint32_t mask)
     return true;
 }
 
-static void count(ev_stage *s, const nd_op *op)
+void ev_count(ev_stage *s, const nd_op *op)
 {
     for (int r = 0; r < s->nranks; r++) {
         bool first = true;
@@ -38,11 +38,11 @@ bool eval_all_reduce(ev_stage *s, const nd_op *op)
         return false;
     const nd_type *t = &op->out[0]->type;
     ev_piece *out = ev_result(s, op, 0);
-    count(s, op);
+    ev_count(s, op);
     for (int r = 0; r < s->nranks; r++) {
         bool first = true;
         for (int q = 0; q < s->nranks; q++) {
-            if (!same_place(s, q, r, ~op->mesh))
+            if (!ev_same_place(s, q, r, ~op->mesh))
                 continue;
             if (x[q].count != out[r].count)
                 return ev_error(s, op, "ranks hold pieces of different sizes");
@@ -70,11 +70,11 @@ static bool exchange(ev_stage *s, const nd_op *op, bool add)
         return false;
     const nd_type *t = &op->out[0]->type;
     ev_piece *out = ev_result(s, op, 0);
-    count(s, op);
+    ev_count(s, op);
     for (int r = 0; r < s->nranks; r++) {
         int64_t moved = 0, members = 0;
         for (int q = 0; q < s->nranks; q++)
-            if (same_place(s, q, r, ~op->mesh)) {
+            if (ev_same_place(s, q, r, ~op->mesh)) {
                 moved += ev_overlap(&x[q], &out[r], t->rank, add);
                 members++;
             }
@@ -93,6 +93,35 @@ bool eval_reduce_scatter(ev_stage *s, const nd_op *op)
 }
 
 bool eval_all_gather(ev_stage *s, const nd_op *op)
+{
+    return exchange(s, op, false);
+}
+
+/* Rank r takes what the rank `by` places further along the axis holds. */
+bool eval_shift_ring(ev_stage *s, const nd_op *op)
+{
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    int k = nd_axis_at(&op->out[0]->type, op->axes[0]);
+    int64_t size = op->axes[0]->size;
+    ev_piece *out = ev_result(s, op, 0);
+    ev_count(s, op);
+    for (int r = 0; r < s->nranks; r++) {
+        int64_t want = (out[r].off[k] + nd_roll_by(op)) % size;
+        int q = 0;
+        while (q < s->nranks && !(ev_same_place(s, q, r, ~op->mesh) &&
+                                  x[q].n[k] == 1 && x[q].off[k] == want))
+            q++;
+        if (q == s->nranks || x[q].count != out[r].count)
+            return ev_error(s, op, "the group does not hold what rank %d "
+                            "needs", r);
+        memcpy(out[r].v, x[q].v, sizeof(double) * (size_t)x[q].count);
+    }
+    return true;
+}
+
+bool eval_all_to_all(ev_stage *s, const nd_op *op)
 {
     return exchange(s, op, false);
 }
@@ -121,7 +150,7 @@ static uint32_t bits_of(const nd_type *t)
 static int original(const ev_stage *s, int r, uint32_t bits)
 {
     int q = 0;
-    while (!same_place(s, q, r, bits))
+    while (!ev_same_place(s, q, r, bits))
         q++;
     return q;
 }

@@ -5,9 +5,11 @@
  *   module  = "module" name {head} "step" "{" block "}" {grad}
  *   head    = "axis" name "=" int ["like" axis] | "sample" axis
  *           | "mesh" name "=" int {"," name "=" int} | "pipe" mesh
+ *           | "route" axis "to" axis "over" mesh ":" type
  *           | "rule" [scope | string] axis "->" cut
  *           | "pipeline" axis ["->" mesh] {"," option} | "microbatches" int
  *           | "zero" int "over" cut | "recompute" name
+ *           | "context" name ["zigzag"] "over" mesh
  *           | "state" name {"," name}
  *   grad    = "grad" string ":" type
  *   type    = dtype ["[" axis ["/" cut] {"," axis ["/" cut]} "]"]
@@ -255,6 +257,31 @@ static void read_pipe(nd_reader *r)
     r->m->mesh.pipe = i;
 }
 
+static void read_route(nd_reader *r)
+{
+    nd_axis *a = nd_rd_axis(r);
+    nd_route *t = ND_NEW(r->c->arena, nd_route);
+    if (!nd_rd_take_word(r, "to"))
+        nd_rd_fail(r, r->tok.loc, "expected `to` and the axis of experts");
+    t->experts = nd_rd_axis(r);
+    if (!nd_rd_take_word(r, "over"))
+        nd_rd_fail(r, r->tok.loc, "expected `over` and a mesh axis");
+    t->over = nd_rd_mesh(r);
+    nd_rd_expect(r, ':', "`:` and the rows");
+    t->rows = nd_rd_type(r);
+    if (r->failed)
+        return;
+    int cuts = 0;
+    for (int i = 0; i < t->rows.rank; i++)
+        cuts += t->rows.cut[i].n;
+    uint32_t mask = nd_cut_mask(&t->rows);
+    if (cuts > ND_MAX_CUT || !(mask >> t->over & 1) || t->rows.sum ||
+        nd_route_size(&r->m->mesh, t) != a->size)
+        nd_rd_fail(r, r->prev.loc, "`%s` is not as long as these rows need",
+                   a->name);
+    a->route = t;
+}
+
 static void read_rule(nd_reader *r)
 {
     nd_rule u = {.loc = r->prev.loc};
@@ -325,6 +352,20 @@ static void read_zero(nd_reader *r)
     p->zero_mesh = nd_rd_mask(r);
 }
 
+static void read_context(nd_reader *r)
+{
+    nd_context x = {.loc = r->prev.loc};
+    x.form = (nd_context_form)nd_rd_choice(r, nd_context_names, "a form");
+    x.zigzag = nd_rd_take_word(r, "zigzag");
+    if (!nd_rd_take_word(r, "over"))
+        nd_rd_fail(r, r->tok.loc, "expected `over`");
+    uint32_t mask = nd_rd_mask(r);
+    while (!r->failed && x.mesh < r->m->mesh.n && !(mask >> x.mesh & 1))
+        x.mesh++;
+    if (!r->failed)
+        ND_PUSH(r->c->arena, &r->m->plan.context, x);
+}
+
 static void read_state(nd_reader *r)
 {
     static const char *const bits[] = {"grads", "phases", "sharded", NULL};
@@ -343,6 +384,8 @@ static bool read_head(nd_reader *r)
         read_mesh(r);
     else if (nd_rd_take_word(r, "pipe"))
         read_pipe(r);
+    else if (nd_rd_take_word(r, "route"))
+        read_route(r);
     else if (nd_rd_take_word(r, "rule"))
         read_rule(r);
     else if (nd_rd_take_word(r, "pipeline"))
@@ -354,6 +397,8 @@ static bool read_head(nd_reader *r)
     else if (nd_rd_take_word(r, "recompute"))
         r->m->plan.recompute =
             (nd_remat)nd_rd_choice(r, nd_remat_names, "a kind of recompute");
+    else if (nd_rd_take_word(r, "context"))
+        read_context(r);
     else if (nd_rd_take_word(r, "state"))
         read_state(r);
     else

@@ -35,6 +35,11 @@ const char *const nd_init_names[] = {
     [INIT_KAIMING] = "kaiming", NULL,
 };
 const char *const nd_remat_names[] = {"none", "attention", "block", NULL};
+const char *const nd_context_names[] = {
+    [CONTEXT_AUTO] = "auto",       [CONTEXT_RING] = "ring",
+    [CONTEXT_ALL_TO_ALL] = "all_to_all",
+    [CONTEXT_GATHER] = "gather",   NULL,
+};
 const char *const nd_red_names[] = {"sum", "max", "min", NULL};
 const char *const nd_scope_names[] = {
     [SCOPE_ALL] = "",      [SCOPE_PARAMS] = "params", [SCOPE_GRADS] = "grads",
@@ -356,6 +361,19 @@ static void put_mesh(nd_buf *b, const nd_module *m)
         nd_putf(b, "pipe %s\n", s->name[s->pipe]);
 }
 
+static void put_routes(nd_buf *b, const nd_module *m)
+{
+    for (int i = 0; i < m->axes.n; i++) {
+        const nd_route *r = m->axes.v[i]->route;
+        if (!r)
+            continue;
+        nd_putf(b, "route %s to %s over %s : ", m->axes.v[i]->name,
+                r->experts->name, mesh_name(m, r->over));
+        nd_print_type(b, m, &r->rows);
+        nd_put(b, "\n");
+    }
+}
+
 static void put_rules(nd_buf *b, const nd_module *m)
 {
     for (int i = 0; i < m->plan.rules.n; i++) {
@@ -395,6 +413,11 @@ static void put_plan(nd_buf *b, const nd_module *m)
         put_mask(b, m, p->zero_mesh);
         nd_put(b, "\n");
     }
+    for (int i = 0; i < p->context.n; i++) {
+        const nd_context *x = &p->context.v[i];
+        nd_putf(b, "context %s%s over %s\n", nd_context_names[x->form],
+                x->zigzag ? " zigzag" : "", m->mesh.name[x->mesh]);
+    }
     if (p->recompute)
         nd_putf(b, "recompute %s\n", nd_remat_names[p->recompute]);
 }
@@ -416,6 +439,7 @@ static void put_header(nd_buf *b, const nd_module *m)
     if (m->sample)
         nd_putf(b, "sample %s\n", m->sample->name);
     put_mesh(b, m);
+    put_routes(b, m);
     put_plan(b, m);
     static const char *const bits[] = {"grads", "phases", "sharded"};
     const char *sep = "state ";

@@ -136,6 +136,11 @@ bool nd_cut_eq(nd_cut a, nd_cut b)
     return a.n == b.n && memcmp(a.m, b.m, a.n) == 0;
 }
 
+bool nd_cut_begins(nd_cut a, nd_cut b)
+{
+    return a.n >= b.n && memcmp(a.m, b.m, b.n) == 0;
+}
+
 bool nd_same_cut(const nd_type *a, const nd_type *b)
 {
     for (int i = 0; i < a->rank; i++)
@@ -172,5 +177,40 @@ int64_t nd_extent_max(const nd_mesh *m, int64_t size, nd_cut cut)
     static const int origin[ND_MAX_MESH];
     int64_t off, n;
     nd_extent(m, size, cut, origin, &off, &n);
+    return n;
+}
+
+/* ---- rows that travel ---------------------------------------------------- */
+
+nd_axis *nd_routed_axis(const nd_type *t)
+{
+    for (int i = 0; i < t->rank; i++)
+        if (t->axis[i]->route)
+            return t->axis[i];
+    return NULL;
+}
+
+nd_cut nd_route_cut(const nd_route *r)
+{
+    nd_cut c = {0};
+    for (int i = 0; i < r->rows.rank; i++)
+        for (int j = 0; j < r->rows.cut[i].n && c.n < ND_MAX_CUT; j++)
+            c.m[c.n++] = r->rows.cut[i].m[j];
+    return c;
+}
+
+int64_t nd_route_size(const nd_mesh *m, const nd_route *r)
+{
+    int64_t n = 1;
+    for (int i = 0; i < r->rows.rank; i++) {
+        nd_cut group = {0};
+        for (int j = 0; j < r->rows.cut[i].n; j++) {
+            int k = r->rows.cut[i].m[j];
+            n *= m->size[k];
+            if (k != r->over)
+                group.m[group.n++] = (uint8_t)k;
+        }
+        n *= nd_extent_max(m, r->rows.axis[i]->size, group);
+    }
     return n;
 }

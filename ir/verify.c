@@ -252,9 +252,7 @@ static bool is_source(const nd_op *op)
 
 static void check_phase(checker *c, const nd_op *op)
 {
-    bool moves = op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE_SCATTER ||
-                 op->kind == OP_ALL_GATHER;
-    if (moves && op->mesh >> c->m->mesh.micro & 1)
+    if (nd_has_trait(op, 'k') && op->mesh >> c->m->mesh.micro & 1)
         complain(c, op, "microbatches run at different times: no collective "
                  "joins them");
     for (int i = 0; i < op->nin; i++) {

@@ -276,9 +276,52 @@ static void vjp_contract(nd_ad *d, nd_op *op, nd_value *g)
     product_gain(d, op, 1, g);
 }
 
+/* d sum(x w[a: i]): in x the product with the same w over what x lacks, in w
+ * the sums of x g over the rows of each a. */
+static void vjp_grouped(nd_ad *d, nd_op *op, nd_value *g)
+{
+    nd_builder *b = nd_ad_builder(d);
+    nd_value *x = op->in[0], *w = op->in[1], *ids = U(op->in[2]), *r;
+    nd_value *narrow = nd_cast(b, g, x->type.dtype);
+    nd_axis *sum[ND_MAX_RANK];
+    int n = 0;
+    for (int k = 0; k < w->type.rank; k++)
+        if (w->type.axis[k] != op->axes[0] &&
+            nd_axis_at(&x->type, w->type.axis[k]) < 0)
+            sum[n++] = w->type.axis[k];
+    if (nd_ad_active(d, x)) {
+        r = nd_grouped(b, narrow, U(w), op->axes[0], ids, n, sum);
+        if (r)
+            r->def->sub = op->sub;
+        nd_ad_add(d, x, r);
+    }
+    if (nd_ad_active(d, w)) {
+        r = nd_grouped_sum(b, U(x), narrow, op->axes[0], ids, &w->type);
+        if (r)
+            r->def->sub = op->sub;
+        nd_ad_add(d, w, r);
+    }
+}
+
+/* The slots of a row that travelled once for each are summed by nd_ad_add. */
+static void vjp_dispatch(nd_ad *d, nd_op *op, nd_value *g)
+{
+    GAIN(0, nd_combine(nd_ad_builder(d), g, U(op->in[1]), op->axes[0]));
+}
+
+static void vjp_combine(nd_ad *d, nd_op *op, nd_value *g)
+{
+    GAIN(0, nd_dispatch(nd_ad_builder(d), g, U(op->in[1]), op->axes[0]));
+}
+
 static void vjp_cumsum(nd_ad *d, nd_op *op, nd_value *g)
 {
     GAIN(0, nd_cumsum(nd_ad_builder(d), g, op->axes[0], !op->reverse));
+}
+
+static void vjp_roll(nd_ad *d, nd_op *op, nd_value *g)
+{
+    GAIN(0, nd_roll(nd_ad_builder(d), g, op->axes[0], (int64_t)-op->num));
 }
 
 /* Is v the index of one axis plus a constant? */

@@ -22,9 +22,12 @@
 
 typedef enum { KNOWN, ROWS, SUM, ZERO } row_class;
 
+/* Rows that travel are rows of the axes that they come from. */
 static bool has(const nd_value *v, const nd_axis *a)
 {
-    return nd_axis_at(&v->type, a) >= 0;
+    const nd_axis *r = nd_routed_axis(&v->type);
+    return nd_axis_at(&v->type, a) >= 0 ||
+           (r && nd_axis_at(&r->route->rows, a) >= 0);
 }
 
 /* ---- 1. hoisting --------------------------------------------------------- */
@@ -167,7 +170,8 @@ static bool linear_in_sums(const nd_op *op)
         return op->nin == 1 || class_of(op->in[1]) != SUM;
     switch (op->kind) {
     case OP_CONTRACT:
-        return sums == 1 && known + zero == 1;
+    case OP_GROUPED:
+        return sums == 1 && known + zero == op->nin - 1;
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)
             return sums + zero == 2;
@@ -194,6 +198,7 @@ static bool stays_zero(const nd_op *op)
         return zero[0];
     switch (op->kind) {
     case OP_CONTRACT:
+    case OP_GROUPED:
         return zero[0] || zero[1];
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)

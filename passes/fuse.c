@@ -360,6 +360,8 @@ static void anchor(fuser *f, nd_op *op)
     flush(f);
     nd_kernel *k = ND_NEW(f->c->a, nd_kernel);
     k->kind = op->kind == OP_CONTRACT ? K_GEMM
+              : op->kind == OP_GROUPED || op->kind == OP_GROUPED_SUM
+                  ? K_GROUPED
               : op->kind == OP_REPEAT ? K_REPEAT
                                       : K_COMM;
     k->phase = op->phase;

@@ -185,6 +185,63 @@ static nd_type nested_type(const nd_op *op)
     return t;
 }
 
+/* A copy of operand i whose axes are those that `last` does not name, then
+ * those. */
+static void copy_ordered(copier *k, nd_op *op, int i, int n,
+                         nd_axis *const *last)
+{
+    nd_type t = op->in[i]->type, with = t;
+    with.rank = 0;
+    for (int j = 0; j < t.rank; j++) {
+        bool named = false;
+        for (int l = 0; l < n; l++)
+            named |= last[l] == t.axis[j];
+        if (!named) {
+            with.axis[with.rank] = t.axis[j];
+            with.cut[with.rank++] = t.cut[j];
+        }
+    }
+    for (int l = 0; l < n; l++) {
+        with.axis[with.rank] = last[l];
+        with.cut[with.rank++] = t.cut[nd_axis_at(&t, last[l])];
+    }
+    copy_operand(k, op, i);
+    op->in[i]->type = with;
+}
+
+/* x lies so that what each row is multiplied with is one dimension; the weight,
+ * so that there are three. */
+static void copies_for_groups(copier *k, nd_op *op)
+{
+    nd_code *c = k->c;
+    nd_axis *last[2 * ND_MAX_RANK];
+    nd_ref r;
+    int n = nd_group_axes(op, true, last);
+    if (!nd_ref_of(c, op->in[0], &r) || !nd_group_nests(c, op, true, &r))
+        copy_ordered(k, op, 0, n, last);
+    bool sum = op->kind == OP_GROUPED_SUM, there = nd_ref_of(c, op->in[1], &r);
+    n = sum ? 0 : n;
+    n += nd_group_axes(op, false, last + n);
+    if (!there || !(sum ? nd_group_nests(c, op, false, &r)
+                        : nd_weight_nests(c, op, &r)))
+        copy_ordered(k, op, 1, n, last);
+    if (nd_class_of(c, op->in[2]) == V_INLINE)
+        copy_operand(k, op, 2);
+}
+
+/* What is sent of a row lies side by side; what comes back, row after row. */
+static void copies_for_travel(copier *k, nd_op *op)
+{
+    nd_code *c = k->c;
+    nd_axis *row[ND_MAX_RANK];
+    nd_ref r;
+    int n = nd_travel_axes(op, row);
+    if (!nd_ref_of(c, op->in[0], &r) || !nd_travel_nests(c, op, &r))
+        copy_ordered(k, op, 0, n, row);
+    if (nd_class_of(c, op->in[1]) == V_INLINE)
+        copy_operand(k, op, 1);
+}
+
 static void copies_for_repeat(copier *k, nd_op *op)
 {
     nd_code *c = k->c;
@@ -207,19 +264,20 @@ static void copies_for_repeat(copier *k, nd_op *op)
     }
 }
 
-/* The runtime moves elements of 4 bytes and reduces floats and integers; an
- * all_reduce names no axis. */
+/* The runtime reduces floats and integers, gathers elements of 4 bytes, and
+ * moves any bytes from all to all or around; an all_reduce names no axis. */
 static bool moves_as_is(nd_code *c, const nd_op *op)
 {
     const nd_type *t = &op->in[0]->type;
     nd_len inner = {.k = (int64_t)nd_dtype_size(t->dtype)};
-    if (t->dtype == ND_F32)
+    if (t->dtype == ND_F32 || op->kind == OP_ALL_TO_ALL ||
+        op->kind == OP_SHIFT_RING)
         return true;
-    if (op->kind == OP_ALL_REDUCE)
+    if (op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE_SCATTER)
         return t->dtype == ND_I32 || t->dtype == ND_I64;
     for (int i = nd_axis_at(t, op->axes[0]) + 1; i < t->rank; i++)
         nd_len_mul(c, &inner, nd_ext_of(c, t, i));
-    return op->kind == OP_ALL_GATHER && inner.k % 4 == 0;
+    return inner.k % 4 == 0;
 }
 
 /* Anything else goes as floats: conditions and narrow values exactly. */
@@ -240,14 +298,30 @@ static void copies_for(copier *k, nd_op *op)
     read_instead(k, op);
     if (nd_is_same(c, op))
         return;
+    if (op->kind == OP_DISPATCH || op->kind == OP_COMBINE) {
+        copies_for_travel(k, op);
+        return;
+    }
+    if (nd_has_trait(op, 'k')) {
+        if (!moves_as_is(c, op))
+            move_as_float(k, op);
+        else if (!is_packed(c, op->in[0]))
+            copy_operand(k, op, 0);
+        return;
+    }
     switch (op->kind) {
     case OP_CONTRACT:
         for (int i = 0; i < 2; i++)
             if (nd_class_of(c, op->in[i]) == V_INLINE)
                 copy_operand(k, op, i);
         break;
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
+        copies_for_groups(k, op);
+        break;
     case OP_GATHER:
     case OP_CUMSUM:
+    case OP_ROLL:
     case OP_SPLIT:
         if (nd_class_of(c, op->in[0]) == V_INLINE)
             copy_operand(k, op, 0);
@@ -257,14 +331,6 @@ static void copies_for(copier *k, nd_op *op)
             copy_operand(k, op, 0);
             op->in[0]->type = nested_type(op);
         }
-        break;
-    case OP_ALL_REDUCE:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_GATHER:
-        if (!moves_as_is(c, op))
-            move_as_float(k, op);
-        else if (!is_packed(c, op->in[0]))
-            copy_operand(k, op, 0);
         break;
     case OP_OUTPUT:
         if (!is_packed(c, op->in[0]) || !even_inside(c, op->in[0])) {

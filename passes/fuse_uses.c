@@ -21,20 +21,15 @@ bool nd_is_copy(const nd_op *op)
 bool nd_is_same(const nd_code *c, const nd_op *op)
 {
     const nd_mesh *m = &c->m->mesh;
-    switch (op->kind) {
-    case OP_STOP_GRAD:
+    if (op->kind == OP_STOP_GRAD)
         return !nd_is_copy(op);
-    case OP_ALL_REDUCE:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_GATHER:
-    case OP_SLICE:
-        for (int i = 0; i < m->n; i++)
-            if (op->mesh >> i & 1 && m->size[i] > 1)
-                return false;
-        return true;
-    default:
-        return false;
-    }
+    if ((!nd_has_trait(op, 'k') && op->kind != OP_SLICE) ||
+        op->kind == OP_DISPATCH || op->kind == OP_COMBINE)
+        return false;                /* those sort, on one rank too */
+    for (int i = 0; i < m->n; i++)
+        if (op->mesh >> i & 1 && m->size[i] > 1)
+            return false;
+    return true;
 }
 
 nd_value *nd_behind(const nd_code *c, nd_value *v)
@@ -198,6 +193,7 @@ void nd_leaves(nd_code *c, nd_op *op, nd_leaf_fn *f, void *user)
         nd_leaves_of(c, nd_accum_source(c, op), false, f, user);
         break;
     case OP_CUMSUM:
+    case OP_ROLL:
         nd_leaves_of(c, op->in[0], true, f, user);
         break;
     case OP_GATHER:
@@ -265,6 +261,16 @@ static void find_users(nd_code *c, bool scalars_inline)
 
 /* ---- homes -------------------------------------------------------------- */
 
+/* The sums of a product by groups go where they are added, if they can lie so.
+ */
+static void home_of_group(nd_code *c, nd_value *x, nd_op *accum)
+{
+    nd_ref r = nd_grad_ref(c, accum);
+    if (nd_info(c, x)->nuses == 1 && x->def->block == accum->block &&
+        nd_weight_nests(c, x->def, &r))
+        nd_info(c, x)->accum = accum;
+}
+
 static void find_homes(nd_op *op, void *user)
 {
     nd_code *c = user;
@@ -285,6 +291,8 @@ static void find_homes(nd_op *op, void *user)
             (x->def->kind == OP_CONTRACT || x->def->kind == OP_SCATTER_ADD ||
              (x->def->kind == OP_REDUCE && x->def->sub == RED_SUM)))
             nd_info(c, x)->accum = op;
+        else if (x->def && x->def->kind == OP_GROUPED_SUM)
+            home_of_group(c, x, op);
     }
 }
 

@@ -460,6 +460,17 @@ static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
     return at;
 }
 
+/* What a buffer that outlives its list counts as. A parameter that is gathered
+ * once per step is kept as other weights are. */
+static size_t *part_of(nd_stage_mem *mem, const nd_value *v)
+{
+    if (v->def && v->def->kind == OP_INPUT)
+        return &mem->input_bytes;
+    return v->def && v->def->phase == PH_PRE && nd_is_weight_copy(v)
+               ? &mem->weight_bytes
+               : &mem->saved_bytes;
+}
+
 /* Buffers that outlive their list; sets skip for them. Returns the end. */
 static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
                             const uint8_t *lists, bool *skip, size_t at)
@@ -480,8 +491,7 @@ static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
             size_t bytes = nd_bytes_max(c, v);
             size_t copies = pass == 2 ? slots : 1;
             add_place(c, mem, v, at, pass == 2 ? bytes : 0);
-            *(pass == 0 ? &mem->input_bytes : &mem->saved_bytes) +=
-                bytes * copies;
+            *part_of(mem, v) += bytes * copies;
             at += bytes * copies;
             skip[i] = true;
         }
@@ -509,6 +519,19 @@ static size_t place_temps(nd_code *c, int s, nd_stage_mem *mem,
     return at + most;
 }
 
+/* The most that any kernel of the list needs aside while it runs. */
+static size_t scratch_of(nd_code *c, const nd_kernels *list)
+{
+    size_t most = 0;
+    for (int i = 0; i < list->v.n; i++) {
+        const nd_kernel *k = list->v.v[i];
+        size_t n = k->body ? scratch_of(c, k->body)
+                           : nd_scratch_bytes(c, k->nodes.v[0].op);
+        most = n > most ? n : most;
+    }
+    return up64(most);
+}
+
 static int by_mark(const void *a, const void *b)
 {
     const nd_place *x = a, *y = b;
@@ -532,6 +555,13 @@ void nd_memplan_new(nd_code *c)
             at += 64;
         }
         at = place_lasting(c, s, mem, lists, skip, at);
+        for (int l = 0; l < NLISTS; l++) {
+            size_t n = scratch_of(c, list_of(&c->stage[s], l));
+            mem->scratch_bytes = n > mem->scratch_bytes ? n
+                                                        : mem->scratch_bytes;
+        }
+        mem->scratch = at;
+        at += mem->scratch_bytes;
         mem->arena_bytes = place_temps(c, s, mem, lists, skip, at);
         mem->work = at;
         mem->work_bytes = c->m->loss ? muon_work(c, mem) : 0;

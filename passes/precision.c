@@ -110,7 +110,7 @@ static nd_value *narrow(work *w, nd_builder *b, nd_value *v)
 
 static bool stays_f32(const nd_op *op)
 {
-    return op->kind != OP_CONTRACT || op->sub ||
+    return (op->kind != OP_CONTRACT && op->kind != OP_GROUPED) || op->sub ||
            op->in[0]->type.dtype != ND_F32 || !has_rows(op->out[0]) ||
            op->out[0]->mark & FREE;
 }

@@ -12,7 +12,7 @@
 
 static bool has_rows(const nd_sh *s, const nd_value *v)
 {
-    return nd_axis_at(&v->type, s->m->sample) >= 0;
+    return nd_axis_at(&v->type, s->m->sample) >= 0 || nd_routed_axis(&v->type);
 }
 
 static bool set(nd_sh *s, nd_value *v, bool on)

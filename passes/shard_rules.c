@@ -46,6 +46,11 @@ void nd_sh_walk(const nd_module *m, int n, nd_axis *const *axes,
 {
     for (int i = 0; i < n; i++)
         cut[i] = (nd_cut){0};
+    for (int i = 0; i < n; i++)
+        if (axes[i]->route) {        /* as it was made: see experts.c */
+            cut[i] = nd_route_cut(axes[i]->route);
+            taken |= nd_cut_bits(cut[i]);
+        }
     for (int k = 0; k < m->plan.rules.n; k++) {
         const nd_rule *r = &m->plan.rules.v[k];
         if (r->scope != SCOPE_ALL)

@@ -33,7 +33,19 @@ typedef struct ndrt_layout {
     int64_t x_o;
     float *y;
     int64_t y_o;
+    ndrt_fold_kind how;           /* reduce_scatter: NDRT_SUM, _MAX, _..._I32 */
 } ndrt_layout;
+
+/* What one member sends to each member and receives from each: ranges of bytes,
+ * its own included, which are copied. send_n[i] here is recv_n[me] at member i.
+ * As with every collective, memory that is sent stays until all ranks end: a
+ * member that another one's failure stops may leave others behind, reading. */
+typedef struct ndrt_exchange {
+    const void *send;
+    const size_t *send_at, *send_n;   /* per member */
+    void *recv;
+    const size_t *recv_at, *recv_n;
+} ndrt_exchange;
 
 /* dst[i] = src[0][i] + src[1][i] + ..., or their maximum. dst may be one of
  * the sources. Integers travel as the floats of the same bits. */
@@ -49,6 +61,12 @@ typedef struct ndrt_comm_ops {
                                   const ndrt_layout *l);
     ndrt_status (*all_gather)(ndrt_comm *c, ndrt_group *g,
                               const ndrt_layout *l);
+    /* A group of one need not have been opened for these two. */
+    ndrt_status (*exchange)(ndrt_comm *c, ndrt_group *g,
+                            const ndrt_exchange *e);
+    /* y becomes the x of member (me + by) mod n; both know its bytes. */
+    ndrt_status (*shift)(ndrt_comm *c, ndrt_group *g, int by, const void *x,
+                         void *y, size_t bytes_out, size_t bytes_in);
     ndrt_status (*send)(ndrt_comm *c, int to, const void *x, size_t bytes);
     ndrt_status (*recv)(ndrt_comm *c, int from, void *x, size_t bytes);
     ndrt_status (*barrier)(ndrt_comm *c, ndrt_group *g);
@@ -57,6 +75,12 @@ typedef struct ndrt_comm_ops {
     size_t (*scratch)(const ndrt_comm *c);       /* bytes of buffers held */
     void (*close)(ndrt_comm *c);
 } ndrt_comm_ops;
+
+/* The member `by` places on; `by` may be negative. */
+static inline int ndrt_member(const ndrt_group *g, int by)
+{
+    return ((g->me + by % g->n) % g->n + g->n) % g->n;
+}
 
 struct ndrt_comm {
     const ndrt_comm_ops *ops;
@@ -78,7 +102,7 @@ void ndrt_world_free(ndrt_world *w);
 
 /* ---- comm_mpi.c, loaded with dlopen ----------------------------------- */
 
-enum { NDRT_PLUGIN_VERSION = 3 };
+enum { NDRT_PLUGIN_VERSION = 4 };
 /* `fold` is handed over because the plug-in links to nothing of ours. */
 typedef ndrt_status ndrt_mpi_open_fn(int version, ndrt_fold_fn *fold,
                                      ndrt_comm **comm, char *error,

@@ -27,8 +27,9 @@ typedef struct meeting {          /* one group of ranks */
     int *ranks;
     struct slot {                 /* what each member shows the others */
         float *x;
-        int64_t n;                /* elements, or the stride x_o */
+        int64_t n;                /* elements, bytes, or the stride x_o */
     } *slot;
+    size_t *at, *bytes;           /* exchange: n * n, what [from][to] gets */
 } meeting;
 
 /* A send that waits to be taken; lives on the sender's stack. */
@@ -113,6 +114,15 @@ ndrt_status ndrt_world_status(const ndrt_world *w)
     return w->status;
 }
 
+static void free_meeting(meeting *m)
+{
+    free(m->ranks);
+    free(m->slot);
+    free(m->at);
+    free(m->bytes);
+    free(m);
+}
+
 void ndrt_world_free(ndrt_world *w)
 {
     while (w->meetings) {
@@ -120,9 +130,7 @@ void ndrt_world_free(ndrt_world *w)
         w->meetings = m->next;
         pthread_mutex_destroy(&m->lock);
         pthread_cond_destroy(&m->all_here);
-        free(m->ranks);
-        free(m->slot);
-        free(m);
+        free_meeting(m);
     }
     for (int i = 0; i < w->size; i++) {
         pthread_mutex_destroy(&w->box[i].lock);
@@ -138,19 +146,20 @@ void ndrt_world_free(ndrt_world *w)
 static meeting *new_meeting(const ndrt_group *g)
 {
     meeting *m = calloc(1, sizeof *m);
+    size_t n = (size_t)g->n;
 
     if (!m)
         return NULL;
     m->n = g->n;
-    m->ranks = malloc((size_t)g->n * sizeof *m->ranks);
-    m->slot = calloc((size_t)g->n, sizeof *m->slot);
-    if (!m->ranks || !m->slot) {
-        free(m->ranks);
-        free(m->slot);
-        free(m);
+    m->ranks = malloc(n * sizeof *m->ranks);
+    m->slot = calloc(n, sizeof *m->slot);
+    m->at = calloc(n * n, sizeof *m->at);
+    m->bytes = calloc(n * n, sizeof *m->bytes);
+    if (!m->ranks || !m->slot || !m->at || !m->bytes) {
+        free_meeting(m);
         return NULL;
     }
-    memcpy(m->ranks, g->ranks, (size_t)g->n * sizeof *m->ranks);
+    memcpy(m->ranks, g->ranks, n * sizeof *m->ranks);
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->all_here, NULL);
     return m;
@@ -201,7 +210,7 @@ static ndrt_status wait_all(ndrt_comm *c, meeting *m)
     return met ? NDRT_OK : NDRT_ESTOPPED;
 }
 
-static ndrt_status show(ndrt_comm *c, ndrt_group *g, const float *x, int64_t n)
+static ndrt_status show(ndrt_comm *c, ndrt_group *g, const void *x, int64_t n)
 {
     meeting *m = g->impl;
 
@@ -258,7 +267,7 @@ static ndrt_status local_reduce_scatter(ndrt_comm *c, ndrt_group *g,
         for (int i = 0; i < g->n; i++)
             src[i] = m->slot[i].x + o * m->slot[i].n + off * l->inner;
         ndrt_fold(l->y + o * l->y_o, src, g->n, l->n[g->me] * l->inner,
-                  NDRT_SUM);
+                  l->how);
     }
     return wait_all(c, m);
 }
@@ -281,6 +290,68 @@ static ndrt_status local_all_gather(ndrt_comm *c, ndrt_group *g,
         }
         to += len;
     }
+    return wait_all(c, m);
+}
+
+static void copy_bytes(void *to, const void *from, size_t bytes)
+{
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
+static ndrt_status other_bytes(ndrt_comm *c, int from, size_t sent,
+                               size_t expected)
+{
+    snprintf(c->error, sizeof c->error, "rank %d sent %zu bytes, %zu were "
+             "expected", from, sent, expected);
+    return NDRT_EINTERNAL;
+}
+
+/* Ranges are shown as copies, for a member's own may lie on its stack. */
+static ndrt_status local_exchange(ndrt_comm *c, ndrt_group *g,
+                                  const ndrt_exchange *e)
+{
+    meeting *m = g->impl;
+    size_t n = (size_t)g->n, me = (size_t)g->me;
+    ndrt_status s;
+
+    copy_bytes((char *)e->recv + e->recv_at[me],
+               (const char *)e->send + e->send_at[me], e->send_n[me]);
+    if (n == 1)
+        return NDRT_OK;
+    memcpy(m->at + me * n, e->send_at, n * sizeof *m->at);
+    memcpy(m->bytes + me * n, e->send_n, n * sizeof *m->bytes);
+    s = show(c, g, e->send, 0);
+    for (size_t i = 0; i < n && s == NDRT_OK; i++) {
+        size_t sent = m->bytes[i * n + me];
+        if (sent != e->recv_n[i])
+            return other_bytes(c, g->ranks[i], sent, e->recv_n[i]);
+        if (i != me)
+            copy_bytes((char *)e->recv + e->recv_at[i],
+                       (const char *)m->slot[i].x + m->at[i * n + me], sent);
+    }
+    return s == NDRT_OK ? wait_all(c, m) : s;
+}
+
+static ndrt_status local_shift(ndrt_comm *c, ndrt_group *g, int by,
+                               const void *x, void *y, size_t bytes_out,
+                               size_t bytes_in)
+{
+    meeting *m = g->impl;
+    int from = ndrt_member(g, by);
+    ndrt_status s;
+
+    if (from == g->me) {
+        copy_bytes(y, x, bytes_in);
+        return NDRT_OK;
+    }
+    s = show(c, g, x, (int64_t)bytes_out);
+    if (s != NDRT_OK)
+        return s;
+    if (m->slot[from].n != (int64_t)bytes_in)
+        return other_bytes(c, g->ranks[from], (size_t)m->slot[from].n,
+                           bytes_in);
+    copy_bytes(y, m->slot[from].x, bytes_in);
     return wait_all(c, m);
 }
 
@@ -346,12 +417,9 @@ static ndrt_status local_recv(ndrt_comm *c, int from, void *x, size_t bytes)
     if (!p) {
         s = NDRT_ESTOPPED;
     } else if (p->bytes != bytes) {
-        snprintf(c->error, sizeof c->error, "rank %d sent %zu bytes, %zu were "
-                 "expected", from, p->bytes, bytes);
-        s = NDRT_EINTERNAL;
+        s = other_bytes(c, from, p->bytes, bytes);
     } else {
-        if (bytes)
-            memcpy(x, p->x, bytes);
+        copy_bytes(x, p->x, bytes);
         unlink_parcel(b, p);
         p->taken = took = true;
     }
@@ -402,6 +470,8 @@ static const ndrt_comm_ops local_ops = {
     .all_reduce = local_all_reduce,
     .reduce_scatter = local_reduce_scatter,
     .all_gather = local_all_gather,
+    .exchange = local_exchange,
+    .shift = local_shift,
     .send = local_send,
     .recv = local_recv,
     .barrier = local_barrier,

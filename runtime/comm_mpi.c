@@ -61,6 +61,13 @@ static ndrt_status no_memory(ndrt_comm *c)
     return NDRT_EINTERNAL;
 }
 
+static ndrt_status other_bytes(ndrt_comm *c, int from, int got, size_t want)
+{
+    snprintf(c->error, sizeof c->error,
+             "rank %d sent %d bytes, %zu were expected", from, got, want);
+    return NDRT_EINTERNAL;
+}
+
 /* Makes room for `len` elements per member (at most chunk are ever needed). */
 static ndrt_status room(mpi_comm *m, int64_t len)
 {
@@ -243,7 +250,7 @@ static ndrt_status scatter_round(mpi_comm *m, ndrt_group *g,
     MPI_TRY(&m->base, MPI_Alltoallv(m->out, m->count, m->at, MPI_FLOAT, m->in,
                                     m->count2, m->at2, MPI_FLOAT,
                                     comm_of(m, g)));
-    fold_copies(m, g, m->sum, mine, NDRT_SUM);
+    fold_copies(m, g, m->sum, mine, l->how);
     unpack(l->y, m->sum, l->n[g->me] * l->inner, l->y_o, at, mine);
     return NDRT_OK;
 }
@@ -296,6 +303,68 @@ static ndrt_status mpi_all_gather(ndrt_comm *c, ndrt_group *g,
     return s;
 }
 
+/* ---- any bytes between members ---------------------------------------- */
+
+/* Sends to one member while it receives from another, both in rounds. Both ends
+ * know how many there are, so a round waits for the same round elsewhere and
+ * never for a later one. */
+static ndrt_status pass(mpi_comm *m, ndrt_group *g, int to, const char *x,
+                        size_t out, int from, char *y, size_t in)
+{
+    ndrt_comm *c = &m->base;
+    size_t most = (size_t)m->chunk * sizeof(float);
+
+    while (out > 0 || in > 0) {
+        size_t put = out < most ? out : most, get = in < most ? in : most;
+        MPI_Status status;
+        int got;
+        MPI_TRY(c, MPI_Sendrecv(x, (int)put, MPI_BYTE,
+                                put ? to : MPI_PROC_NULL, TAG, y, (int)get,
+                                MPI_BYTE, get ? from : MPI_PROC_NULL, TAG,
+                                comm_of(m, g), &status));
+        MPI_TRY(c, MPI_Get_count(&status, MPI_BYTE, &got));
+        if (get && (size_t)got != get)
+            return other_bytes(c, g->ranks[from], got, get);
+        x += put;
+        out -= put;
+        y += get;
+        in -= get;
+    }
+    return NDRT_OK;
+}
+
+static ndrt_status mpi_exchange(ndrt_comm *c, ndrt_group *g,
+                                const ndrt_exchange *e)
+{
+    const char *x = e->send;
+    char *y = e->recv;
+    ndrt_status s = NDRT_OK;
+
+    if (e->send_n[g->me])
+        memcpy(y + e->recv_at[g->me], x + e->send_at[g->me],
+               e->send_n[g->me]);
+    for (int by = 1; by < g->n && s == NDRT_OK; by++) {
+        int to = ndrt_member(g, by), from = ndrt_member(g, -by);
+        s = pass((mpi_comm *)c, g, to, x + e->send_at[to], e->send_n[to],
+                 from, y + e->recv_at[from], e->recv_n[from]);
+    }
+    return s;
+}
+
+static ndrt_status mpi_shift(ndrt_comm *c, ndrt_group *g, int by,
+                             const void *x, void *y, size_t bytes_out,
+                             size_t bytes_in)
+{
+    int from = ndrt_member(g, by);
+
+    if (from != g->me)
+        return pass((mpi_comm *)c, g, ndrt_member(g, -by), x, bytes_out, from,
+                    y, bytes_in);
+    if (bytes_in)
+        memcpy(y, x, bytes_in);
+    return NDRT_OK;
+}
+
 static ndrt_status mpi_barrier(ndrt_comm *c, ndrt_group *g)
 {
     MPI_TRY(c, MPI_Barrier(comm_of((mpi_comm *)c, g)));
@@ -330,12 +399,8 @@ static ndrt_status mpi_recv(ndrt_comm *c, int from, void *x, size_t bytes)
         MPI_TRY(c, MPI_Recv(p, (int)len, MPI_BYTE, from, TAG, MPI_COMM_WORLD,
                             &status));
         MPI_TRY(c, MPI_Get_count(&status, MPI_BYTE, &got));
-        if ((size_t)got != len) {
-            snprintf(c->error, sizeof c->error,
-                     "rank %d sent %d bytes, %zu were expected", from, got,
-                     len);
-            return NDRT_EINTERNAL;
-        }
+        if ((size_t)got != len)
+            return other_bytes(c, from, got, len);
         p += len;
         bytes -= len;
     } while (bytes > 0);
@@ -384,6 +449,8 @@ static const ndrt_comm_ops mpi_ops = {
     .all_reduce = mpi_all_reduce,
     .reduce_scatter = mpi_reduce_scatter,
     .all_gather = mpi_all_gather,
+    .exchange = mpi_exchange,
+    .shift = mpi_shift,
     .send = mpi_send,
     .recv = mpi_recv,
     .barrier = mpi_barrier,

@@ -129,6 +129,7 @@ typedef struct ndrt_stage {
                                      this rank; NDRT_NONE if not here */
     size_t work, work_bytes;      /* for muon: room that nothing else needs
                                      between two steps */
+    size_t scratch, scratch_bytes;   /* for one kernel at a time */
     void (*pre)(ndrt_rank *);     /* once per step, whole local batch */
     void (*run[NDRT_NACTIONS])(ndrt_rank *);   /* at rank->mb */
     int nactions;
@@ -252,6 +253,55 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
 
+/* Rows of a product by groups: a nest of loops, and by how much x, y and the
+ * group ids step along each. */
+typedef struct ndrt_rows {
+    int n;
+    int64_t len[NDRT_MAX_RANK], x[NDRT_MAX_RANK], y[NDRT_MAX_RANK],
+        id[NDRT_MAX_RANK];
+} ndrt_rows;
+
+typedef enum { NDRT_W32, NDRT_WBF16, NDRT_WF16 } ndrt_width;
+
+/* The groups [first, first + n) and their matrices [in, out]: matrix k lies at
+ * w + k*w_k, its element (i,j) at + i*w_i + j*w_o. A row of x has `in` elements
+ * x_i apart, one of y `out` that are y_o apart. */
+typedef struct ndrt_groups {
+    ndrt_width width;             /* of x, and of w or g */
+    int64_t first, n, in, out;
+    int64_t w_k, w_i, w_o, x_i, y_o;
+} ndrt_groups;
+
+/* y[row, out] = x[row, in] w[id[row], in, out]; 0 for a row of no group here. */
+void ndrt_grouped(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
+                  const void *x, const void *w, const int32_t *id, float *y);
+/* w[k, in, out] (+)= the sum of x[row, in] y[row, out] over the rows of id k,
+ * in the order of the rows. acc: add to w. */
+void ndrt_grouped_sum(ndrt_rank *r, bool acc, const ndrt_rows *rows,
+                      const ndrt_groups *g, const void *x, const void *y,
+                      const int32_t *id, float *w);
+
+/* Rows of `len` elements of `width` bytes that go to the members of the group
+ * that hold their experts: of `rows`, x is where a row lies. `extent` is that of
+ * the axis along which they lie where they go, in room for `room` rows; ids say
+ * there where the rows end. */
+typedef struct ndrt_travel {
+    int group, extent;
+    int64_t experts, room, len;
+    size_t width;
+    bool ids;
+} ndrt_travel;
+#define NDRT_NO_ROW INT32_MIN
+
+/* y, packed: the rows whose experts this rank holds. Sets n of the extent. */
+void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                   const void *x, const int32_t *id, void *y);
+/* x: its rows, back from y, where dispatch would send them. */
+void ndrt_combine(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                  const void *y, const int32_t *id, void *x);
+/* n of the extent, once more as it was when these ids arrived. */
+void ndrt_arrived(ndrt_rank *r, int extent, int64_t room, const int32_t *id);
+
 /* What a reduction makes of the members' numbers. Integers wrap around. */
 typedef enum {
     NDRT_SUM, NDRT_MAX,           /* of floats */
@@ -272,13 +322,24 @@ void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
  * elements are contiguous and the axis steps by `inner`. */
 void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
                          float *y, int64_t y_o, int64_t outer,
-                         const int64_t *n, int64_t inner);
+                         const int64_t *n, int64_t inner, ndrt_fold_kind how);
 void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
                      float *y, int64_t y_o, int64_t outer, const int64_t *n,
                      int64_t inner);
-/* The n_i that those two take, for extent `e` cut last by the group's axis:
+/* Two axes change places as the one that the group cuts. The whole is [outer,
+ * P, mid, Q, inner bytes], all packed; member i holds p[i] of P or q[i] of Q.
+ * x is [.., p[me], .., whole Q, ..] and y [.., whole P, .., q[me], ..] if it
+ * joins_first; the other way round if not. */
+void ndrt_all_to_all(ndrt_rank *r, int group, const void *x, void *y,
+                     int64_t outer, const int64_t *p, int64_t mid,
+                     const int64_t *q, int64_t inner, bool joins_first);
+/* The n_i that those take, for extent `e` cut last by the group's axis:
  * writes one length per member (at the current microbatch). */
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n);
+
+/* y becomes the x of the member `by` places further, around the group. */
+void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
+                     size_t bytes);
 
 /* Rendezvous with the same rank of stage `stage` (same other coordinates).
  * Blocks until the peer has taken, or given, the bytes. */

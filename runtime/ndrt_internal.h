@@ -16,6 +16,7 @@
 typedef struct ndrt_config {
     ndrt_train train;             /* the program's, with overrides */
     const char *log_path, *save_path, *generate, *resume_path;
+    const char *comm_path;        /* what each rank sent in a step; or NULL */
     bool load_all;                /* --load: every parameter */
     const char *eval_path;        /* goes with --data, in either order */
     int64_t tokens;               /* to generate */
@@ -34,6 +35,7 @@ ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
 typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
 typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
+typedef struct ndrt_count ndrt_count;       /* count.c */
 
 typedef struct ndrt_step_line {
     int64_t step, tokens;
@@ -55,8 +57,12 @@ typedef struct ndrt_state {
     ndrt_mm *mm;                  /* matrix products made so far */
     float *wide;                  /* gemm16.c: narrow operands as floats */
     size_t wide_bytes;
+    char *packed;                 /* all_to_all.c: what is sent, received */
+    size_t packed_bytes;
+    size_t *parts;                /* 4 numbers per rank */
     ndrt_data *data;
     ndrt_log *log;
+    ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -70,6 +76,16 @@ typedef struct ndrt_state {
     int64_t tally_rows;           /* of the batch, that count */
     jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
+
+/* ---- experts.c -------------------------------------------------------- */
+
+int64_t ndrt_count_rows(const ndrt_rows *rows);
+/* Where a loop over rows stands. */
+typedef struct ndrt_row_step {
+    int64_t i[NDRT_MAX_RANK];
+    int64_t x, y, id;
+} ndrt_row_step;
+void ndrt_next_row(const ndrt_rows *rows, ndrt_row_step *s);
 
 /* ---- main.c ----------------------------------------------------------- */
 
@@ -153,8 +169,14 @@ ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n);
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
 /* All ranks return the failure of the lowest rank that has one. */
 ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
+/* A communication call of generated code passes the first of these before and
+ * the second after, which does not return to it after a failure. */
+ndrt_comm *ndrt_enter(ndrt_rank *r);
+void ndrt_leave(ndrt_rank *r, ndrt_status s);
 /* Turns a communicator's status into the rank's failure. */
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
+/* Bytes between any members of a program's group; returns when all is there. */
+void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e);
 /* Members of a mesh mask, or of a stage set along the pipeline axis. */
 ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
                             uint32_t stages);
@@ -431,6 +453,16 @@ void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
 ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */
 void ndrt_banner(ndrt_rank *r, bool local);
 void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
+
+/* ---- count.c: what a rank sends ---------------------------------------- */
+
+ndrt_count *ndrt_count_new(const ndrt_program *p, ndrt_comm *comm);
+/* What the rank talks through from then on. */
+ndrt_comm *ndrt_count_comm(ndrt_count *k);
+/* Starts anew with a training step, and ends with it. */
+void ndrt_count_step(ndrt_rank *r, bool on);
+/* All ranks call it; rank 0 writes the file. */
+ndrt_status ndrt_count_write(ndrt_rank *r);
 
 /* ---- launch.c: under mpirun ------------------------------------------- */
 

@@ -13,7 +13,7 @@
 enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 
 typedef enum {
-    STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE,
+    STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
     CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
     CHECK_REPLICAS, HELP, VERSION, NOPTIONS
 } option_id;
@@ -33,6 +33,8 @@ static const struct {
     [WARMUP] = {"--warmup", "N", "steps until the peak"},
     [CLIP] = {"--clip", "X", "limit of the global gradient norm; 0: none"},
     [LOG] = {"--log", "FILE", "write a JSON object per step"},
+    [COMM] = {"--comm", "FILE", "write the calls and bytes that each rank sent "
+              "in a step"},
     [LOAD] = {"--load", "FILE", "start from these weights (.safetensors)"},
     [SAVE] = {"--save", "FILE", "write the weights at the end "
               "(.safetensors)"},
@@ -174,6 +176,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return to_double(v, &t->clip);
     case LOG:
         c->log_path = v;
+        return true;
+    case COMM:
+        c->comm_path = v;
         return true;
     case LOAD:
         t->load_path = v;

@@ -23,7 +23,7 @@ while read -r kind name; do
     case $kind in
     fn) grep -q "[^a-z_]$name[[(]" "$f" ;;
     op) [ "$name" = map ] ||
-        "$NDC_BUILD/ndc" --emit=ir "$f" 2>&1 | grep -q "= $name " ;;
+        "$NDC_BUILD/ndc" --until=experts --emit=ir "$f" 2>&1 | grep -q "= $name " ;;
     esac || {
         echo "FAILED: $f does not use $name"
         continue

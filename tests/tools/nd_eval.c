@@ -14,7 +14,8 @@
  * fails if the loss, an output or a gradient differs by more than --tol,
  * relative to the largest number in it. With --each it does so after every
  * pass and says after which one the meaning changed. Under precision = bf16 the
- * source graph has its casts already, and --gradcheck leaves them out.
+ * source graph has its casts already, and --gradcheck leaves them out. With
+ * --against the source graph is that of another file, which is to mean the same.
  */
 #include "../../frontend/frontend.h"
 #include "../../passes/passes.h"
@@ -26,7 +27,7 @@
 enum { MAX_SET = 32, CHECKED = 4 };
 
 typedef struct options {
-    const char *path, *last;
+    const char *path, *last, *against;
     bool compare, gradcheck, each, all, grads, evaluation, f32, print;
     double noise, tol;
     uint64_t seed;
@@ -283,7 +284,9 @@ static int compare(const options *o)
 #undef PASS
     };
     const int n = sizeof passes / sizeof *passes;
-    nd_module *a = load(o, "autodiff");
+    options source = *o;
+    source.path = o->against ? o->against : o->path;
+    nd_module *a = load(&source, "autodiff");
     if (!a)
         return 1;
     feeds f = make_feeds(o, a);
@@ -378,7 +381,8 @@ static int usage(void)
             "  --set a=N       size of an axis   --print  the graph, too\n"
             "  --seed N  --step N  --noise X  --tol X\n"
             "  --f32           round every result to float\n"
-            "  --grads         with gradients    --eval  dropout off\n");
+            "  --grads         with gradients    --eval  dropout off\n"
+            "  --against=FILE  compare with what FILE means\n");
     return 2;
 }
 
@@ -419,6 +423,8 @@ static bool read_options(options *o, char **argv)
             continue;
         if ((v = value("--passes", argv, &i)))
             o->last = v;
+        else if ((v = value("--against", argv, &i)))
+            o->against = v;
         else if ((v = value("--mesh", argv, &i)))
             o->front.mesh = v;
         else if ((v = value("--plan", argv, &i)))

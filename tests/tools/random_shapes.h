@@ -34,6 +34,16 @@ static void make_cumsum(gen *g)
                       v->name));
 }
 
+static void make_roll(gen *g)
+{
+    const var *v = some_var(g, chance(g, 80) ? 'f' : 'i', ~0u, 0);
+    int a = v ? one_axis(g, reducible(g, v->axes)) : -1;
+    if (a >= 0)
+        assign(g, v->cls, v->axes,
+               nd_fmt(g->arena, "roll[%s: %d](%s)", pool[a].name,
+                      below(g, 9) - 4, v->name));
+}
+
 static void make_normal(gen *g)
 {
     mask m = some_axes(g);
@@ -120,12 +130,39 @@ static void make_top_k(gen *g)
     remember(g, i, 'i', axes);
 }
 
+/* Rows that choose their weight, and some that choose none. */
+static void make_grouped(gen *g)
+{
+    mask rows = 1u << A_BATCH | 1u << A_A | 1u << A_C, in = 1u << A_B;
+    mask groups = 1u << A_VOCAB, out = 1u << A_COPY_B, slot = 1u << A_COPY_A;
+    const var *v = some_var(g, 'f', rows | in, in);
+    if (!v || !(v->axes & rows))
+        return;
+    mask ids = v->axes & rows, axes = 0;
+    if (chance(g, 50) && elements(g, ids | slot | out) <= MAX_ELEMENTS)
+        ids |= slot;
+    nd_buf e = {.arena = g->arena};
+    nd_putf(&e, "%s", expr(g, 'i', ids, 1, &axes));
+    for (int i = 0; i < NAXES; i++)
+        if (ids >> i & 1)
+            nd_putf(&e, " + index[%s]", pool[i].name);
+    const char *w = fresh(g, "w"), *n = fresh(g, "n");
+    indent(g);
+    nd_putf(&g->out, "%s = (%s) %% 9 - 1\n", n, e.s);
+    indent(g);
+    nd_putf(&g->out, "%s = param [%s] ~ normal(0.5)\n", w,
+            list(g, groups | in | out));
+    assign(g, 'f', ids | out,
+           nd_fmt(g->arena, "tanh(0.6 * sum[b](%s * %s[vocab: %s]))", v->name,
+                  w, n));
+}
+
 /* What becomes other ops. */
 static void make_composed(gen *g)
 {
     static void (*const makers_of[])(gen *) = {
         make_shift, make_concat, make_part, make_stack, make_one_hot,
-        make_argmax, make_top_k,
+        make_argmax, make_top_k, make_grouped,
     };
     makers_of[below(g, sizeof makers_of / sizeof *makers_of)](g);
 }
