@@ -680,13 +680,14 @@ ZERO = ("zero1", "zero2", "zero3", "zero3dp3", "dp2tp2zero1", "dp2tp2zero2", "dp
 
 def zero(b):
     """Parameters, gradients and state in pieces, SGD and an active clip: one rank's result."""
-    rows, _ = same_run(b, "g", ZERO)
+    rows, _ = same_run(b, "g", ZERO, ["--check-replicas"])
     check(all(r["grad_norm"] > 1 for r in rows), "the clip is not active")
     same_run(b, "g3", ["dp2pp2zero2", "dp2pp2zero3"], ["--steps", "3"], tol=2e-5)
     same_run(b, "gdrop", ["zero2", "zero3", "dp2pp2zero3"], ["--steps", "3"])
     same_run(b, "gfrozen", ["zero2", "zero3", "dp2tp2zero3", "hybrid"])
-    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"])
-    same_run(b, "gmuon", ["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"], tol=5e-5)
+    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"], ["--check-replicas"])
+    same_run(b, "gmuon", ["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"], ["--check-replicas"],
+             tol=5e-5)
 
 
 def zero_resume(b):
