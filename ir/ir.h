@@ -261,6 +261,8 @@ struct nd_value {
     nd_op *def;                      /* NULL: an argument of `owner` */
     nd_block *owner;                 /* the block whose argument it is */
     int index;                       /* which result or argument */
+    int turn;                        /* carried: 1 + how far a turn of the
+                                        repeat shifts it; 0: not said */
     int mark;                        /* scratch for the pass that runs */
 };
 
@@ -644,6 +646,13 @@ void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
 void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);
+
+/* ---- turns.c ------------------------------------------------------------- */
+
+/* Notes with what the repeat carries how far its body shifts it. */
+void nd_note_turns(nd_module *m, nd_op *repeat);
+/* A carried value that the body does not shift as noted, or NULL. */
+const nd_value *nd_wrong_turn(nd_module *m, const nd_op *repeat);
 
 /* ---- ids.c --------------------------------------------------------------- */
 
