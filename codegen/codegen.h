@@ -3,6 +3,7 @@
  *   cg_emit_c        module -> one C file, the same bytes every time
  *   cg_build         C file -> executable, linked with libndrt
  *   cg_report_plan   what a person wants to know before starting a run
+ *   cg_report_comm   what each collective moves
  *
  * Everything else here is shared by the emit_*.c files. A C function under
  * construction is a cg_fn: its body is written first, and what the body turned
@@ -15,8 +16,16 @@
 
 bool cg_emit_c(nd_module *m, nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
+/* rank < 0: the first one of each stage. */
+void cg_report_comm(nd_module *m, int rank, nd_buf *out);
 /* 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
 int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
+
+/* ---- report.c: words for people ------------------------------------------ */
+
+const char *cg_size_text(nd_arena *a, double bytes);       /* "12.5 MiB" */
+const char *cg_commas(nd_arena *a, int64_t n);             /* "12,345" */
+const char *cg_mesh_text(const nd_module *m, uint32_t mesh);   /* "dp,tp" */
 
 /* ---- emit_names.c ------------------------------------------------------- */
 
@@ -102,7 +111,7 @@ typedef struct cg {
     nd_table kernels;                /* first op -> cg_kernel */
     nd_table bodies;                 /* nd_kernels -> cg_body */
     bool *buffer_used;               /* by mark */
-    bool uses_scatter, uses_gather;  /* helpers that are called */
+    bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool uses_weight, uses_gradient;
 } cg;
 

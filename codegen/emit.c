@@ -14,9 +14,10 @@ static void take_file_names(cg *g)
 {
     static const char *const fixed[] = {
         "at", "weight", "gradient", "place", "places", "weights_at",
-        "gradients_at", "reduce_scatter", "all_gather", "mesh_name",
-        "mesh_size", "groups", "extents", "stage_bounds", "params", "buckets",
-        "inputs", "outputs", "ranges", "metrics", "stages", "program",
+        "gradients_at", "reduce_scatter", "all_gather", "all_to_all",
+        "mesh_name", "mesh_size", "groups", "extents", "stage_bounds",
+        "params", "buckets", "inputs", "outputs", "ranges", "metrics",
+        "stages", "program",
     };
     static const char *const by_stage[] = {
         "prepare", "forward", "backward", "send_forward", "send_backward",

@@ -336,6 +336,19 @@ static cg_expr gather_value(cg_env *e, nd_op *op)
                      CG_TERNARY};
 }
 
+static cg_expr roll_value(cg_env *e, nd_op *op)
+{
+    nd_arena *a = e->f->g->a;
+    nd_ref r;
+    nd_ref_of(e->f->g->c, op->in[0], &r);
+    const char *at = nd_fmt(a, "(%s + %lld) %% %lld",
+                            find_axis(e, op->axes[0])->var,
+                            (long long)nd_roll_by(op),
+                            (long long)op->axes[0]->size);
+    return (cg_expr){cg_element(e, &r, false, op->axes[0],
+                                nd_fmt(a, "(%s)", at)), CG_PRIMARY};
+}
+
 /* The row-major index over the whole value, on whatever rank. */
 static const char *global_index(cg_env *e, const nd_type *t)
 {
@@ -411,6 +424,8 @@ cg_expr cg_op_value(cg_env *e, nd_op *op)
         return map_value(e, op);
     case OP_GATHER:
         return gather_value(e, op);
+    case OP_ROLL:
+        return roll_value(e, op);
     case OP_RANDOM:
     case OP_NORMAL:
         return random_value(e, op);

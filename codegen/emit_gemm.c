@@ -28,17 +28,9 @@ typedef struct product {
     dim dm, dn, dk;
 } product;
 
-static int axis_at(const nd_ref *r, const nd_axis *x)
-{
-    for (int i = 0; i < r->rank; i++)
-        if (r->axis[i] == x)
-            return i;
-    return -1;
-}
-
 static nd_len stride_of(const nd_ref *r, const nd_axis *x)
 {
-    int i = axis_at(r, x);
+    int i = nd_ref_axis(r, x);
     return i < 0 ? (nd_len){0} : r->stride[i];
 }
 
@@ -54,15 +46,15 @@ static void put(group *g, const nd_ref *r, int i)
 static void sort_axes(product *p)
 {
     for (int i = 0; i < p->c.rank; i++) {
-        bool in_a = axis_at(&p->a, p->c.axis[i]) >= 0;
-        bool in_b = axis_at(&p->b, p->c.axis[i]) >= 0;
+        bool in_a = nd_ref_axis(&p->a, p->c.axis[i]) >= 0;
+        bool in_b = nd_ref_axis(&p->b, p->c.axis[i]) >= 0;
         put(in_a && in_b ? &p->batch : in_a ? &p->m : &p->n, &p->c, i);
     }
     for (int i = 0; i < p->a.rank; i++)
-        if (axis_at(&p->c, p->a.axis[i]) < 0)
+        if (nd_ref_axis(&p->c, p->a.axis[i]) < 0)
             put(&p->k, &p->a, i);
     for (int i = 0; i < p->b.rank; i++)
-        if (axis_at(&p->c, p->b.axis[i]) < 0)
+        if (nd_ref_axis(&p->c, p->b.axis[i]) < 0)
             put(&p->k, &p->b, i);
 }
 
@@ -70,7 +62,7 @@ static void sort_axes(product *p)
 static bool ends_with(const nd_ref *c, const group *g)
 {
     for (int i = 0; i < g->n; i++) {
-        int k = axis_at(c, g->axis[i]);
+        int k = nd_ref_axis(c, g->axis[i]);
         if (c->stride[k].k == 1 && !c->stride[k].n)
             return true;
     }
@@ -278,70 +270,4 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
             dim_stride(&p, &p.b, &p.n, p.dn), operand(&p, &p.c, true),
             dim_stride(&p, &p.c, &p.m, p.dm), dim_stride(&p, &p.c, &p.n, p.dn));
     f->indent = indent;
-}
-
-/* ---- collectives -------------------------------------------------------- */
-
-static nd_len span(nd_code *c, const nd_ref *r, int from, int to)
-{
-    nd_len n = {.k = 1};
-    for (int i = from; i < to; i++)
-        nd_len_mul(c, &n, r->ext[i]);
-    return n;
-}
-
-static void all_reduce(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
-{
-    const char *out = cg_pointer_to(f, y, true)->name;
-    const char *in = cg_pointer_to(f, x, false)->name;
-    nd_len n = nd_numel_local(f->g->c, y);
-    if (strcmp(in, out) != 0)
-        cg_line(f, "memcpy(%s, %s, %s);", out, in, cg_bytes(f, y));
-    cg_line(f, "ndrt_all_reduce(r, %s, %s, %s, NDRT_%s%s);",
-            cg_group_name(f->g, op->mesh), out, cg_len(f, &n),
-            op->sub == RED_MAX ? "MAX" : "SUM",
-            y->dtype == ND_I32   ? "_I32"
-            : y->dtype == ND_I64 ? "_I64"
-                                 : "");
-}
-
-static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
-{
-    bool scatter = op->kind == OP_REDUCE_SCATTER;
-    nd_code *c = f->g->c;
-    int i = axis_at(y, op->axes[0]);
-    nd_len outer = span(c, y, 0, i), inner = span(c, y, i + 1, y->rank);
-    const nd_ref *cut = scatter ? y : x, *whole = scatter ? x : y;
-    *(scatter ? &f->g->uses_scatter : &f->g->uses_gather) = true;
-    const char *to = cg_pointer_to(f, y, true)->name;
-    const char *from = cg_pointer_to(f, x, false)->name;
-    if (y->dtype != ND_F32) {        /* the same bits as floats */
-        inner.k = inner.k * (int64_t)nd_dtype_size(y->dtype) / 4;
-        from = nd_fmt(f->g->a, "(const float *)%s", from);
-        to = nd_fmt(f->g->a, "(float *)%s", to);
-    }
-    cg_line(f, "%s(r, %s, %s, %s, %s, %s, %s, %s);",
-            scatter ? "reduce_scatter" : "all_gather",
-            cg_group_name(f->g, op->mesh),
-            cg_ext(f->g, cut->ext[axis_at(cut, op->axes[0])]), from, to,
-            cg_len(f, &outer),
-            cg_count(f, whole->ext[axis_at(whole, op->axes[0])]),
-            cg_len(f, &inner));
-}
-
-void cg_comm(cg_fn *f, nd_kernel *k)
-{
-    nd_op *op = k->nodes.v[0].op;
-    nd_ref x, y;
-    nd_ref_of(f->g->c, op->in[0], &x);
-    nd_ref_of(f->g->c, op->out[0], &y);
-    f->uses_rank = true;
-    cg_line(f, "/* %s -> %s */", cg_type(f->g, &op->in[0]->type),
-            cg_type(f->g, &op->out[0]->type));
-    if (op->kind == OP_DISPATCH || op->kind == OP_COMBINE)
-        cg_travel(f, op);
-    else if (op->kind == OP_ALL_REDUCE)
-        all_reduce(f, op, &x, &y);
-    else
-        pieces(f, op, &x, &y);
 }

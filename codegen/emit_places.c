@@ -133,12 +133,14 @@ static void put_helpers(cg *g, nd_buf *b)
                 "extent, const float *x,\n"
                 "                           float *y, int64_t outer, int64_t "
                 "whole,\n"
-                "                           int64_t inner)\n{\n"
+                "                           int64_t inner, ndrt_fold_kind how)"
+                "\n{\n"
                 "    int64_t n[%d];\n"
                 "    ndrt_pieces(r, group, extent, n);\n"
                 "    ndrt_reduce_scatter(r, group, x, whole * inner, y, "
                 "r->n[extent] * inner,\n"
-                "                        outer, n, inner);\n}\n\n", most);
+                "                        outer, n, inner, how);\n}\n\n",
+                most);
     if (g->uses_gather)
         nd_putf(b,
                 "static void all_gather(ndrt_rank *r, int group, int extent, "
@@ -151,6 +153,19 @@ static void put_helpers(cg *g, nd_buf *b)
                 "    ndrt_all_gather(r, group, x, r->n[extent] * inner, y, "
                 "whole * inner,\n"
                 "                    outer, n, inner);\n}\n\n", most);
+    if (g->uses_exchange)
+        nd_putf(b,
+                "static void all_to_all(ndrt_rank *r, int group, int first, "
+                "int second,\n"
+                "                       const void *x, void *y, int64_t "
+                "outer, int64_t mid,\n"
+                "                       int64_t inner, bool joins_first)"
+                "\n{\n"
+                "    int64_t p[%d], q[%d];\n"
+                "    ndrt_pieces(r, group, first, p);\n"
+                "    ndrt_pieces(r, group, second, q);\n"
+                "    ndrt_all_to_all(r, group, x, y, outer, p, mid, q, inner, "
+                "joins_first);\n}\n\n", most, most);
 }
 
 void cg_emit_places(cg *g, nd_buf *b)

@@ -6,23 +6,15 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct traffic {             /* one kind of message */
-    const char *what;
-    nd_opcode kind;                  /* OP_COUNT: a send */
-    uint32_t mesh;
-    const char *when;
-    double count, bytes;
-} traffic;
-
 typedef struct report {
     nd_module *m;
     nd_code *c;
     nd_arena *a;
     nd_buf *b;
-    ND_VEC(traffic) rows;
+    nd_comm_rows rows;
 } report;
 
-static const char *size_text(nd_arena *a, double n)
+const char *cg_size_text(nd_arena *a, double n)
 {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
@@ -33,7 +25,7 @@ static const char *size_text(nd_arena *a, double n)
     return nd_fmt(a, u ? "%.1f %s" : "%.0f %s", n, unit[u]);
 }
 
-static const char *commas(nd_arena *a, int64_t n)
+const char *cg_commas(nd_arena *a, int64_t n)
 {
     char *s = nd_fmt(a, "%lld", (long long)n);
     nd_buf b = {.arena = a};
@@ -43,140 +35,75 @@ static const char *commas(nd_arena *a, int64_t n)
     return b.s;
 }
 
-static const char *mesh_text(report *r, uint32_t mesh)
+const char *cg_mesh_text(const nd_module *m, uint32_t mesh)
 {
-    nd_buf b = {.arena = r->a};
+    nd_buf b = {.arena = m->ctx->arena};
     nd_put(&b, "");
-    for (int i = 0; i < r->m->mesh.n; i++)
+    for (int i = 0; i < m->mesh.n; i++)
         if (mesh >> i & 1)
-            nd_putf(&b, "%s%s", b.n ? "," : "", r->m->mesh.name[i]);
+            nd_putf(&b, "%s%s", b.n ? "," : "", m->mesh.name[i]);
     return b.s;
 }
 
-static int mesh_size(const report *r, uint32_t mesh)
-{
-    int n = 1;
-    for (int i = 0; i < r->m->mesh.n; i++)
-        if (mesh >> i & 1)
-            n *= r->m->mesh.size[i];
-    return n;
-}
+/* ---- messages ----------------------------------------------------------- */
 
-/* ---- traffic ------------------------------------------------------------ */
-
-static void add(report *r, const char *what, nd_opcode kind, uint32_t mesh,
-                const char *when, double count, double bytes)
+/* Rows that differ in nothing but where they come from are one line. */
+static void merge(report *r, nd_comm_rows *sums)
 {
     for (int i = 0; i < r->rows.n; i++) {
-        traffic *t = &r->rows.v[i];
-        if (t->kind == kind && t->mesh == mesh && strcmp(t->what, what) == 0 &&
-            strcmp(t->when, when) == 0) {
-            t->count += count;
-            t->bytes += count * bytes;
-            return;
-        }
-    }
-    traffic t = {what, kind, mesh, when, count, count * bytes};
-    ND_PUSH(r->a, &r->rows, t);
-}
-
-static void walk_list(report *r, const nd_kernels *list, int stage,
-                      double times, const char *when)
-{
-    const nd_stage *st = &r->m->program->stage[stage];
-    for (int i = 0; i < list->v.n; i++) {
-        const nd_kernel *k = list->v.v[i];
-        nd_op *op = k->nodes.v[0].op;
-        if (k->kind == K_REPEAT) {
-            bool piped = !list->block && op->axes[0] == r->m->plan.pipe_axis &&
-                         r->m->program->nstages > 1;
-            double n = piped ? st->hi - st->lo : (double)op->axes[0]->size;
-            walk_list(r, k->body, stage, times * n, when);
-        } else if (k->kind == K_COMM) {
-            add(r, nd_ops[op->kind].name, op->kind, op->mesh, when, times,
-                nd_op_comm_bytes(op, &r->m->mesh));
+        const nd_comm_row *x = &r->rows.v[i];
+        nd_comm_row *sum = NULL;
+        for (int k = 0; k < sums->n && !sum; k++)
+            if (strcmp(sums->v[k].name, x->name) == 0 &&
+                strcmp(sums->v[k].when, x->when) == 0 &&
+                sums->v[k].mesh == x->mesh)
+                sum = &sums->v[k];
+        if (sum) {
+            sum->calls += x->calls;
+            sum->bytes += x->bytes;
+        } else if (x->kind != COMM_RECV) {
+            ND_PUSH(r->a, sums, *x);
         }
     }
 }
 
-static double cross_bytes(report *r, const nd_cross *x, int n)
+static void report_messages(report *r, int stage)
 {
-    double bytes = 0;
-    for (int i = 0; i < n; i++) {
-        nd_ref ref;
-        nd_ref_of(r->c, x[i].from, &ref);
-        nd_len len = nd_numel_local(r->c, &ref);
-        bytes += (double)nd_len_max(r->c, &len) *
-                 (double)nd_dtype_size(ref.dtype);
-    }
-    return bytes;
-}
-
-/* muon gathers the pieces of a matrix that is cut. */
-static void walk_matrix(report *r, const nd_param *p)
-{
-    const nd_type *t = &p->value->type;
-    uint32_t cut = nd_matrix_cut(p);
-    double bytes = 4;
-    for (int i = 0; i < t->rank; i++)
-        bytes *= (double)r->c->exts.v[nd_ext_of(r->c, t, i)].max;
-    if (mesh_size(r, cut) > 1)
-        add(r, "all_gather", OP_ALL_GATHER, cut, "momenta", 1,
-            bytes * (mesh_size(r, cut) - 1));
-}
-
-/* What the runtime does between the last microbatch and the next step. */
-static void walk_buckets(report *r, int stage)
-{
-    for (int i = 0; i < r->c->mem.buckets.n; i++) {
-        const nd_bucket *b = &r->c->mem.buckets.v[i];
-        if (!(b->stages >> stage & 1) || b->frozen)
-            continue;
-        double bytes = (double)b->n * 4;
-        uint32_t rest = b->sum & ~b->zero;
-        int n = mesh_size(r, rest), z = mesh_size(r, b->zero);
-        if (n > 1)
-            add(r, "all_reduce", OP_ALL_REDUCE, rest, "gradients", 1,
-                2 * bytes / z * (n - 1) / n);
-        if (z > 1) {
-            add(r, "reduce_scatter", OP_REDUCE_SCATTER, b->zero, "gradients",
-                1, bytes * (z - 1) / z);
-            add(r, "all_gather", OP_ALL_GATHER, b->zero,
-                b->muon ? "momenta" : "parameters", 1, bytes * (z - 1) / z);
-        }
-        for (int k = 0; k < b->params.n && b->muon; k++)
-            walk_matrix(r, b->params.v[k]);
-    }
-}
-
-static void report_traffic(report *r, int stage)
-{
-    const nd_stage *st = &r->m->program->stage[stage];
-    const nd_stage_code *code = &r->c->stage[stage];
-    double micro = r->m->program->nmicro;
-    uint32_t pipe = r->m->mesh.pipe >= 0 ? 1u << r->m->mesh.pipe : 0;
+    nd_comm_rows sums = {0};
     r->rows.n = 0;
-    walk_list(r, &code->pre, stage, 1, "before");
-    walk_list(r, &code->fwd, stage, micro, "forward");
-    walk_list(r, &code->bwd, stage, micro, "backward");
-    if (st->send_fwd.n)
-        add(r, "send", OP_COUNT, pipe, "forward", micro,
-            cross_bytes(r, st->send_fwd.v, st->send_fwd.n));
-    if (st->send_bwd.n)
-        add(r, "send", OP_COUNT, pipe, "backward", micro,
-            cross_bytes(r, st->send_bwd.v, st->send_bwd.n));
-    walk_buckets(r, stage);
-    for (int i = 0; i < r->rows.n; i++) {
-        const traffic *t = &r->rows.v[i];
-        nd_putf(r->b, "    %-10s  %-14s over %-10s %6.0f x  %10s\n", t->when,
-                t->what, mesh_text(r, t->mesh), t->count,
-                size_text(r->a, t->bytes));
+    nd_comm_rows_of(r->c, nd_first_rank(r->m, stage), &nd_default_cluster,
+                    &r->rows);
+    merge(r, &sums);
+    for (int i = 0; i < sums.n; i++) {
+        const nd_comm_row *t = &sums.v[i];
+        nd_putf(r->b, "    %-10s  %-14s over %-10s %6lld x  %10s\n", t->when,
+                t->name, cg_mesh_text(r->m, t->mesh), (long long)t->calls,
+                cg_size_text(r->a, (double)t->bytes));
     }
-    if (!r->rows.n)
+    if (!sums.n)
         nd_put(r->b, "    none\n");
 }
 
 /* ---- sections ----------------------------------------------------------- */
+
+/* The rules that say how parameters, gradients and state are stored. */
+static void report_scopes(report *r)
+{
+    static const char *const scope[] = {
+        [SCOPE_PARAMS] = "params", [SCOPE_GRADS] = "grads",
+        [SCOPE_OPT] = "optimizer",
+    };
+    for (int i = 0; i < r->m->plan.rules.n; i++) {
+        const nd_rule *u = &r->m->plan.rules.v[i];
+        if (u->scope == SCOPE_ALL)
+            continue;
+        nd_putf(r->b, "  stored        %s, %s over %s\n",
+                u->scope == SCOPE_NAME
+                    ? nd_fmt(r->a, "\"%s\"", u->pattern)
+                    : scope[u->scope],
+                u->axis->name, cg_mesh_text(r->m, nd_cut_bits(u->mesh)));
+    }
+}
 
 static void report_plan(report *r)
 {
@@ -196,13 +123,24 @@ static void report_plan(report *r)
     int64_t n = 0;
     for (int i = 0; i < r->m->params.n; i++)
         n += nd_numel(&r->m->params.v[i]->value->type);
-    nd_putf(r->b, "  parameters    %s\n", commas(r->a, n));
+    nd_putf(r->b, "  parameters    %s\n", cg_commas(r->a, n));
     if (nd_is_narrow(r->m->train.precision))
         nd_putf(r->b, "  precision     %s products; weights and sums f32\n",
                 nd_dtype_name(r->m->train.precision));
     if (r->m->plan.zero)
         nd_putf(r->b, "  zero          %d over %s\n", r->m->plan.zero,
-                mesh_text(r, r->m->plan.zero_mesh));
+                cg_mesh_text(r->m, r->m->plan.zero_mesh));
+    report_scopes(r);
+}
+
+/* How attention finds keys on other ranks, pass `context`. */
+static void report_context(report *r)
+{
+    for (int i = 0; i < r->m->plan.chosen.n; i++) {
+        const nd_chosen *x = &r->m->plan.chosen.v[i];
+        nd_putf(r->b, "%s  %s%s%s\n", i ? "" : "\nattention\n", x->path,
+                *x->path ? ": " : "", x->text);
+    }
 }
 
 /* "layers 0 to 2", the last one included. */
@@ -242,10 +180,10 @@ static void report_stage(report *r, int s)
     nd_put(r->b, "  memory of one rank\n");
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         nd_putf(r->b, "    %-10s %12s  %15s bytes\n", part[i].name,
-                size_text(r->a, (double)part[i].bytes),
-                commas(r->a, (int64_t)part[i].bytes));
+                cg_size_text(r->a, (double)part[i].bytes),
+                cg_commas(r->a, (int64_t)part[i].bytes));
     nd_put(r->b, "  messages that one rank sends per step\n");
-    report_traffic(r, s);
+    report_messages(r, s);
 }
 
 typedef bool param_test(const report *r, const nd_param *p);
@@ -268,8 +206,8 @@ static bool is_frozen(const report *r, const nd_param *p)
     return p->frozen;
 }
 
-/* The mesh axes that parameters can be cut along: not those of the samples,
- * nor that of the stages. */
+/* The mesh axes that parameters can be cut along: not those of the samples
+ * unless pieces are stored over them, nor that of the stages. */
 static uint32_t model_mesh(const report *r)
 {
     const nd_mesh *m = &r->m->mesh;
@@ -282,6 +220,13 @@ static uint32_t model_mesh(const report *r)
         int k = nd_axis_at(t, r->m->sample);
         for (int j = 0; k >= 0 && j < t->cut[k].n; j++)
             mask &= ~(1u << t->cut[k].m[j]);
+    }
+    if (r->m->plan.zero > 1)
+        mask |= r->m->plan.zero_mesh;
+    for (int i = 0; i < r->m->plan.rules.n; i++) {
+        const nd_rule *u = &r->m->plan.rules.v[i];
+        if (u->scope != SCOPE_ALL && u->scope != SCOPE_OPT)
+            mask |= nd_cut_bits(u->mesh);
     }
     return mask;
 }
@@ -316,6 +261,29 @@ static void report_params(report *r, const char *title, param_test *test)
     nd_put(r->b, "\n");
 }
 
+/* How the parameters are stored that are gathered at each use, or once. */
+static void report_pieces(report *r, const char *title, bool once)
+{
+    int width = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < r->m->params.n; i++) {
+            const nd_param *p = r->m->params.v[i];
+            nd_buf t = {.arena = r->a};
+            if (!nd_is_in_pieces(r->m, p) ||
+                (p->value->def->phase == PH_PRE) != once)
+                continue;
+            int n = (int)strlen(p->name);
+            if (pass == 0) {
+                if (!width)
+                    nd_putf(r->b, "\n%s\n", title);
+                width = n > width ? n : width;
+                continue;
+            }
+            nd_print_type(&t, r->m, &p->value->type);
+            nd_putf(r->b, "  %-*s  %s\n", width, p->name, t.s);
+        }
+}
+
 /* The launch command for the MPI that ndc was built with, by this user: Open
  * MPI wants to be told that more ranks than cores, or root, are meant. */
 static void report_launch(report *r, int ranks)
@@ -332,11 +300,14 @@ void cg_report_plan(nd_module *m, nd_buf *out)
 {
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
+    report_context(&r);
     for (int s = 0; s < m->program->nstages; s++)
         report_stage(&r, s);
     report_params(&r, "with weight decay", has_decay);
     report_params(&r, "without weight decay", has_no_decay);
     report_params(&r, "frozen", is_frozen);
+    report_pieces(&r, "stored in pieces, gathered once per step", true);
+    report_pieces(&r, "stored in pieces, gathered at each use", false);
     report_params(&r, "on every rank: no rule cuts these", is_whole);
     nd_put(out, "\nrun\n  ./train\n");
     report_launch(&r, nd_mesh_ranks(&m->mesh));

@@ -403,11 +403,13 @@ static void print_pent(nd_buf *b, const ast_pent *e)
 {
     static const char *const word[] = {
         "mesh", "shard", "pipeline", "zero", "recompute", "compress",
-        "microbatches",
+        "context", "microbatches",
     };
     nd_putf(b, "  (%s", word[e->kind]);
     if (e->scope.s)
         nd_putf(b, e->quoted ? " \"%s\"" : " %s", e->scope.s);
+    if (e->more.s)
+        nd_putf(b, " %s", e->more.s);
     if (e->value) {
         nd_put(b, " ");
         print_expr(b, e->value);

@@ -193,14 +193,17 @@ static void entries(dump *d, const ast_pents *v)
     static const char *const word[] = {
         [P_MESH] = "mesh", [P_SHARD] = "shard", [P_PIPELINE] = "pipeline",
         [P_ZERO] = "zero", [P_RECOMPUTE] = "recompute",
-        [P_COMPRESS] = "compress", [P_MICROBATCHES] = "microbatches",
+        [P_COMPRESS] = "compress", [P_CONTEXT] = "context",
+        [P_MICROBATCHES] = "microbatches",
     };
     for (int i = 0; v && i < v->n; i++) {
         const ast_pent *e = v->v[i];
         open_node(d, e->loc, word[e->kind], NULL);
         if (e->scope.s)
-            leaf(d, e->scope.loc, "scope",
+            leaf(d, e->scope.loc, e->kind == P_CONTEXT ? "form" : "scope",
                  e->quoted ? quoted(d, e->scope.s) : e->scope.s);
+        if (e->more.s)
+            leaf(d, e->more.loc, "form", e->more.s);
         expr(d, e->value);
         names(d, "name", e->names);
         for (int k = 0; e->rules && k < e->rules->n; k++) {

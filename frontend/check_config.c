@@ -1,5 +1,5 @@
 /* check_config.c - reading configuration values: numbers, words, calls whose
- * arguments have names, and patterns over parameter paths.
+ * arguments have names.
  *
  *   every(100, batches = 8)      ck_cfg_args sorts the two into slots
  */
@@ -176,29 +176,4 @@ bool ck_cfg_form(ck *c, const ast_expr *e, const char *entry,
         return true;
     ck_error(c, e->loc, "`%s` is written %s", entry, form);
     return false;
-}
-
-/* ---- patterns over parameter paths --------------------------------------- */
-
-/* `*` stands for any characters. */
-bool ck_glob(const char *p, const char *s)
-{
-    const char *star = NULL, *back = NULL;
-    while (*s) {
-        if (*p == '*') {
-            star = p++;
-            back = s;
-        } else if (*p == *s || *p == '?') {
-            p++;
-            s++;
-        } else if (star) {
-            p = star + 1;
-            s = ++back;
-        } else {
-            return false;
-        }
-    }
-    while (*p == '*')
-        p++;
-    return !*p;
 }

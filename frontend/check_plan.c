@@ -1,7 +1,7 @@
-/* check_plan.c - the plan block: mesh, rules, pipeline, zero, recompute.
+/* check_plan.c - the plan block: mesh, pipeline, recompute, the whole.
  *
- *   mesh  pp = 2, dp = 2, tp = 2    ->  m->mesh, with `micro` as last axis
- *   shard batch -> dp, heads -> tp  ->  m->plan.rules, in this order
+ *   mesh     pp = 2, dp = 2, tp = 2  ->  m->mesh, with `micro` as last axis
+ *   pipeline layers -> pp            ->  m->plan.pipe_axis
  *
  * --mesh changes sizes of the plan's mesh; without a plan block it is the
  * mesh, and `batch -> dp` is the one rule if it has a `dp`.
@@ -98,8 +98,7 @@ static bool mesh_option(ck *c, bool has_plan)
     return true;
 }
 
-/* A mesh axis by name, or -1 after an error. */
-static int mesh_axis(ck *c, ast_name n)
+int ck_mesh_axis(ck *c, ast_name n)
 {
     const nd_mesh *m = &c->m->mesh;
     int k = nd_mesh_find(m, n.s);
@@ -112,73 +111,13 @@ static int mesh_axis(ck *c, ast_name n)
     return -1;
 }
 
-static nd_axis *model_axis(ck *c, ast_name n)
+nd_axis *ck_model_axis(ck *c, ast_name n)
 {
     ck_bind *b = ck_find_bind(c, n.s);
     if (b)
         return b->axis[0];
     ck_unknown(c, n.loc, "axis", n.s);
     return NULL;
-}
-
-/* ---- shard --------------------------------------------------------------- */
-
-static const nd_rule *rule_of(const nd_plan *p, const nd_axis *a)
-{
-    for (int i = 0; i < p->rules.n; i++)
-        if (p->rules.v[i].axis == a)
-            return &p->rules.v[i];
-    return NULL;
-}
-
-static void shard_rule(ck *c, const ast_rule *r)
-{
-    nd_plan *p = &c->m->plan;
-    nd_rule out = {.scope = SCOPE_ALL, .loc = r->loc};
-    if (r->from->n != 1) {
-        ck_say(c, r->loc, "a rule cuts one axis: a -> m, b -> m");
-        return;
-    }
-    out.axis = model_axis(c, r->from->v[0]);
-    if (!out.axis)
-        return;
-    const nd_rule *old = rule_of(p, out.axis);
-    if (old) {
-        ck_say(c, r->loc, "a second rule for `%s`; to cut it by several "
-               "mesh axes write %s -> (a, b)", out.axis->name,
-               out.axis->name);
-        ck_note(c, old->loc, "the first one is here");
-        return;
-    }
-    for (int i = 0; i < r->to->n; i++) {
-        int k = mesh_axis(c, r->to->v[i]);
-        if (k < 0)
-            return;
-        for (int j = 0; j < out.mesh.n; j++)
-            if (out.mesh.m[j] == k) {
-                ck_say(c, r->to->v[i].loc,
-                       "the mesh axis `%s` stands twice in this rule",
-                       r->to->v[i].s);
-                return;
-            }
-        if (out.mesh.n == ND_MAX_CUT - 1) {
-            ck_say(c, r->to->v[i].loc,
-                   "an axis is cut by at most %d mesh axes", ND_MAX_CUT - 1);
-            return;
-        }
-        out.mesh.m[out.mesh.n++] = (uint8_t)k;
-    }
-    ND_PUSH(c->ctx->arena, &p->rules, out);
-}
-
-static void shard_entry(ck *c, const ast_pent *e)
-{
-    if (e->scope.s) {
-        ck_later(c, e->scope.loc, "a rule for some values only");
-        return;
-    }
-    for (int i = 0; i < e->rules->n; i++)
-        shard_rule(c, &e->rules->v[i]);
 }
 
 /* ---- pipeline ------------------------------------------------------------ */
@@ -310,8 +249,8 @@ static void pipeline_entry(ck *c, const ast_pent *e)
         ck_say(c, r->loc, "a pipeline is one axis -> one mesh axis");
         return;
     }
-    nd_axis *a = model_axis(c, r->from->v[0]);
-    int k = mesh_axis(c, r->to->v[0]);
+    nd_axis *a = ck_model_axis(c, r->from->v[0]);
+    int k = ck_mesh_axis(c, r->to->v[0]);
     if (!a || k < 0)
         return;
     p->pipe_axis = a;
@@ -361,33 +300,6 @@ static void pipeline_conflicts(ck *c)
 
 /* ---- the rest ------------------------------------------------------------ */
 
-static void zero_entry(ck *c, const ast_pent *e)
-{
-    nd_plan *p = &c->m->plan;
-    int64_t level;
-    p->zero_loc = e->loc;
-    if (!ck_cfg_int(c, e->value, 0, &level))
-        return;
-    if (level > 3) {
-        ck_error(c, e->value->loc, "zero is 0, 1, 2 or 3");
-        return;
-    }
-    if (level > 1)
-        ck_later(c, e->value->loc, nd_fmt(c->ctx->arena, "zero %d",
-                                          (int)level));
-    p->zero = (int)level;
-    for (int i = 0; i < e->names->n; i++) {
-        int k = mesh_axis(c, e->names->v[i]);
-        if (k < 0)
-            continue;
-        if (k == c->m->mesh.pipe)
-            ck_say(c, e->names->v[i].loc, "`%s` holds the pipeline "
-                   "stages; their states differ already",
-                   e->names->v[i].s);
-        p->zero_mesh |= 1u << k;
-    }
-}
-
 static void recompute_entry(ck *c, const ast_pent *e)
 {
     static const char *const names[] = {"none", "attention", "block", "auto"};
@@ -422,7 +334,7 @@ static void clamp_microbatches(ck *c)
     }
     if (!s)
         return;
-    const nd_rule *r = rule_of(p, s);
+    const nd_rule *r = ck_rule_of(p, s);
     int64_t rows = nd_extent_max(&c->m->mesh, s->size,
                                  r ? r->mesh : (nd_cut){0});
     if (p->microbatches > rows) {
@@ -439,7 +351,8 @@ static void unused_mesh_axes(ck *c)
     const nd_mesh *m = &c->m->mesh;
     uint32_t used = m->pipe >= 0 ? 1u << m->pipe : 0;
     for (int i = 0; i < c->m->plan.rules.n; i++)
-        for (int k = 0; k < c->m->plan.rules.v[i].mesh.n; k++)
+        for (int k = 0; c->m->plan.rules.v[i].scope == SCOPE_ALL &&
+                        k < c->m->plan.rules.v[i].mesh.n; k++)
             used |= 1u << c->m->plan.rules.v[i].mesh.m[k];
     for (int k = 0; k < m->micro; k++)
         if (!(used >> k & 1) && m->size[k] > 1)
@@ -490,16 +403,19 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
             mesh_entry(c, e);
             break;
         case P_SHARD:
-            shard_entry(c, e);
+            ck_shard(c, e);
             break;
         case P_PIPELINE:
             pipeline_entry(c, e);
             break;
         case P_ZERO:
-            zero_entry(c, e);
+            ck_zero(c, e);
             break;
         case P_RECOMPUTE:
             recompute_entry(c, e);
+            break;
+        case P_CONTEXT:
+            ck_context(c, e);
             break;
         case P_COMPRESS:
             ck_later(c, e->loc, "`compress`");
@@ -524,7 +440,8 @@ static void check_ranks(ck *c)
 void ck_plan(ck *c, const ast_decl *d)
 {
     nd_plan *p = &c->m->plan;
-    *p = (nd_plan){.schedule = SCHED_1F1B, .microbatches = 1};
+    *p = (nd_plan){.schedule = SCHED_1F1B, .microbatches = 1,
+                   .require_even = c->opt->require_even};
     if (d) {
         p->loc = d->loc;
         lines_twice(c, d);
@@ -538,6 +455,7 @@ void ck_plan(ck *c, const ast_decl *d)
         default_rules(c);
     check_ranks(c);
     pipeline_conflicts(c);
+    ck_scopes(c);
     if (c->ctx->nerrors)
         return;
     clamp_microbatches(c);

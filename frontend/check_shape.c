@@ -390,32 +390,54 @@ static ck_val one_hot(ck *c, ast_expr *e, ast_brk *brk)
 
 /* ---- moving along an axis ------------------------------------------------ */
 
-/* y[i] = x[i - n], and 0 where x has nothing. */
-static ck_val shift_along(ck *c, ast_expr *e, ast_brk *brk)
+/* f[a: n](x): the axis, the number and the value. */
+static bool along(ck *c, ast_expr *e, ast_brk *brk, const char *name,
+                  ck_axes *ax, double *by, ck_val *x)
 {
-    static const char form[] = "shift[a: n](x)";
-    ck_axes ax;
-    ck_val x;
+    const char *form = nd_fmt(c->ctx->arena, "%s[a: n](x)", name);
     if (!brk || brk->right || brk->left->n != 1 || !brk->left->v[0].lo ||
         brk->left->v[0].hi) {
         bad_form(c, e, form);
-        return ck_bad();
+        return false;
     }
     const ast_item *it = &brk->left->v[0];
     ast_items one = {(ast_item[]){{it->name, NULL, NULL}}, 1, 1};
-    double by;
-    if (!ck_bracket(c, &one, &ax) || !ck_cfg_num(c, it->lo, &by))
-        return ck_bad();
-    if (ax.n != 1 || !(fabs(by) < 0x1p31) || by != floor(by)) {
-        bad_form(c, e, "shift[a: n](x), with one axis and an integer");
-        return ck_bad();
+    if (!ck_bracket(c, &one, ax) || !ck_cfg_num(c, it->lo, by))
+        return false;
+    if (ax->n != 1 || !(fabs(*by) < 0x1p31) || *by != floor(*by)) {
+        bad_form(c, e, nd_fmt(c->ctx->arena, "%s, with one axis and an integer",
+                              form));
+        return false;
     }
-    if (!tensor_arg(c, e, &ax, form, &x))
+    return tensor_arg(c, e, ax, form, x);
+}
+
+/* y[i] = x[i - n], and 0 where x has nothing. */
+static ck_val shift_along(ck *c, ast_expr *e, ast_brk *brk)
+{
+    ck_axes ax;
+    ck_val x;
+    double by;
+    if (!along(c, e, brk, "shift", &ax, &by, &x))
         return ck_bad();
     nd_axis *other = nd_axis_twin(c->m, ax.a[0]);
     ck_val r = x;
     r.v = nd_rename(&c->b, moved(c, x.v, ax.a[0], other, (int64_t)by), other,
                     ax.a[0]);
+    return r.v ? r : ck_bad();
+}
+
+/* y[i] = x[(i - n) mod size]. */
+static ck_val roll_along(ck *c, ast_expr *e, ast_brk *brk)
+{
+    ck_axes ax;
+    ck_val x;
+    double by;
+    if (!along(c, e, brk, "roll", &ax, &by, &x) ||
+        ck_any_unsized(c, 1, ax.a))
+        return ck_bad();
+    ck_val r = x;
+    r.v = nd_roll(&c->b, x.v, ax.a[0], -(int64_t)by);
     return r.v ? r : ck_bad();
 }
 
@@ -584,9 +606,9 @@ static const struct {
 } shapes[] = {
     {"split", split_axis},     {"flatten", flatten_axes},
     {"stack", stack_values},   {"concat", concat_values},
-    {"shift", shift_along},    {"cumsum", running_sum},
-    {"argmax", first_of_max},  {"top_k", top_of},
-    {"one_hot", one_hot},
+    {"shift", shift_along},    {"roll", roll_along},
+    {"cumsum", running_sum},   {"argmax", first_of_max},
+    {"top_k", top_of},         {"one_hot", one_hot},
 };
 enum { NSHAPES = sizeof shapes / sizeof *shapes };
 

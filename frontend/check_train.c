@@ -52,7 +52,7 @@ static void patterns(ck *c, ast_expr *e, pattern_use use)
             return;
         for (int k = 0; k < c->m->params.n; k++) {
             nd_param *q = c->m->params.v[k];
-            if (!ck_glob(p, q->name))
+            if (!nd_glob(p, q->name))
                 continue;
             hit = true;
             use_pattern(q, use);

@@ -49,7 +49,7 @@ static bool is_entry(const aligner *a, int line)
         return false;
     switch (p->tok) {
     case MESH: case SHARD: case PIPELINE: case ZERO: case RECOMPUTE:
-    case COMPRESS: case MICROBATCHES:
+    case COMPRESS: case CONTEXT: case MICROBATCHES:
         return p[1].tok != '=' && p[1].tok != ',' && p[1].tok != FMT_COMMENT;
     default:
         return false;

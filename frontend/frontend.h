@@ -100,17 +100,20 @@ typedef ND_VEC(ast_rule) ast_rules;
 
 typedef enum {
     P_MESH, P_SHARD, P_PIPELINE, P_ZERO, P_RECOMPUTE, P_COMPRESS,
-    P_MICROBATCHES
+    P_CONTEXT, P_MICROBATCHES
 } ast_pent_kind;
 
 typedef struct ast_pent {            /* an entry of a plan */
     ast_pent_kind kind;
     nd_loc loc;
     ast_args *kvs;                   /* mesh, pipeline options */
-    ast_name scope;                  /* shard: name or pattern, or NULL */
+    ast_name scope;                  /* shard: name or pattern, or NULL;
+                                        context: the form */
+    ast_name more;                   /* context: a second word, or NULL */
     bool quoted;                     /* scope is a pattern */
     ast_rules *rules;                /* shard, pipeline */
-    ast_names *names;                /* zero over; compress: what how axis */
+    ast_names *names;                /* zero, context over; compress: what how
+                                        axis */
     ast_expr *value;                 /* zero level, microbatches */
     ast_exprs *exprs;                /* recompute */
 } ast_pent;
@@ -248,6 +251,7 @@ typedef struct nd_front_options {
     const char *const *set;          /* "axis=N" */
     const char *plan_path;           /* file whose plan replaces the plan */
     const char *model;               /* which model, or NULL */
+    bool require_even;               /* for the plan */
     bool sealed;                     /* reads no other file: use "f" fails */
 } nd_front_options;
 
@@ -259,6 +263,31 @@ int nd_read_file(nd_ctx *c, const char *path);
 /* The two halves of that: bytes as they are, and a file of the context. */
 bool nd_read_bytes(FILE *f, nd_buf *b);
 int nd_add_bytes(nd_ctx *c, const char *name, const nd_buf *bytes);
+
+/* ---- verify_sizes.c: small axes for a plan ------------------------------- */
+
+/* How one program is compiled again and again; messages are kept back. */
+typedef struct vf_request {
+    const char *path;
+    nd_front_options front;          /* with the user's own sizes */
+    nd_arena *arena;
+} vf_request;
+
+/* The module in a context of its own, passes up to `last` done (NULL: none,
+ * "all": all). NULL after an error, whose text is then in *why. */
+nd_module *vf_compile(const vf_request *q, const nd_front_options *front,
+                      const char *last, const char **why);
+
+typedef struct vf_size {
+    const char *axis;
+    int64_t was, is;
+} vf_size;
+
+/* Sizes for the axes that the file declares by a number, as small as the plan
+ * allows; `m` is the program as it is, after all passes. */
+int vf_shrink(const vf_request *q, nd_module *m, vf_size **out);
+/* The options of the request with these sizes. */
+nd_front_options vf_sized(const vf_request *q, int n, const vf_size *size);
 
 /* ---- values.c: what a program computes ----------------------------------- */
 
@@ -537,7 +566,6 @@ bool ck_cfg_args(ck *c, const char *what, const ast_args *args,
 bool ck_cfg_word(ck *c, const ast_expr *e);
 void ck_near_error(ck *c, nd_loc at, const char *what, const char *name,
                    const char *const *cand, int n);
-bool ck_glob(const char *pattern, const char *text);
 
 /* check_train.c, check_plan.c */
 /* The axis that `train { over }` names, else `batch` as the model's file has
@@ -545,5 +573,17 @@ bool ck_glob(const char *pattern, const char *text);
 void ck_sample_axis(ck *c, const ast_decl *train, ck_file *model);
 void ck_train(ck *c, const ast_decl *train);
 void ck_plan(ck *c, const ast_decl *plan);
+/* By name; -1 and NULL after an error. */
+int ck_mesh_axis(ck *c, ast_name n);
+nd_axis *ck_model_axis(ck *c, ast_name n);
+
+/* check_scope.c: which rules there are, and for which values */
+void ck_shard(ck *c, const ast_pent *e);
+void ck_zero(ck *c, const ast_pent *e);
+void ck_scopes(ck *c);               /* once all lines are read */
+const nd_rule *ck_rule_of(const nd_plan *p, const nd_axis *a);
+
+/* check_context.c */
+void ck_context(ck *c, const ast_pent *e);
 
 #endif

@@ -20,7 +20,8 @@ static const struct {
     {"train", TRAIN}, {"plan", PLAN}, {"cluster", CLUSTER}, {"mesh", MESH},
     {"shard", SHARD}, {"pipeline", PIPELINE}, {"zero", ZERO}, {"over", OVER},
     {"recompute", RECOMPUTE}, {"compress", COMPRESS}, {"output", OUTPUT},
-    {"microbatches", MICROBATCHES}, {"return", RETURN}, {"repeat", REPEAT},
+    {"context", CONTEXT}, {"microbatches", MICROBATCHES},
+    {"return", RETURN}, {"repeat", REPEAT},
     {"param", PARAM}, {"as", AS}, {"like", LIKE}, {"and", AND}, {"or", OR},
     {"not", NOT}, {"inf", INF}, {"true", TRUE}, {"false", FALSE},
 };

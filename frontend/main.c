@@ -9,6 +9,9 @@ static const char help[] =
     "usage: ndc FILE [options]           build an executable, or print a form\n"
     "       ndc check FILE... [options]  tell errors and warnings, write "
     "nothing\n"
+    "       ndc verify FILE [options]    prove that the plan computes what "
+    "one\n"
+    "                                    device computes; needs no hardware\n"
     "       ndc fmt FILE...              format programs in place\n"
     "       ndc doc [FILE] [NAME]        the reference of a library\n"
     "\n"
@@ -29,19 +32,32 @@ static const char help[] =
     "                       schedule  the pipeline's timeline\n"
     "                       c         the generated program\n"
     "                       plan      memory, communication, bubble\n"
+    "                       comm      every collective: bytes, calls, time\n"
     "  --until=PASS       with --emit=ir: the graph after that pass\n"
+    "  --rank=N           with --emit=comm: that rank, not the first of each "
+    "stage\n"
     "\n"
-    "building and check:\n"
+    "building, check and verify:\n"
     "  --mesh a=1,b=2     sizes of the plan's mesh axes (.nd only)\n"
     "  --set axis=N       another size for an axis (.nd only); may be "
     "repeated\n"
     "  --model NAME       compile that model of several (.nd only)\n"
     "  --plan FILE        use the plan block of FILE (.nd only)\n"
+    "\n"
+    "building and check:\n"
+    "  --require-even     refuse sizes that do not divide over the mesh (.nd "
+    "only)\n"
     "  --dump-after=PASS  print the graph after a pass, or after `all`; not "
     "with\n"
     "                     --emit=ast, with --emit=ir only up to --until\n"
     "  --verify-each      verify the graph after every pass\n"
     "  --werror           fail on warnings\n"
+    "\n"
+    "verify:\n"
+    "  --all              on meshes of all sizes 1 to 4, up to 12 ranks; those "
+    "of\n"
+    "                     --mesh stay\n"
+    "  --no-shrink        keep the sizes of all axes\n"
     "\n"
     "fmt (FILE may be `-`: stdin, formatted to stdout):\n"
     "  --check            change nothing, list files that would; then exit "
@@ -168,11 +184,13 @@ typedef struct command {
 } command;
 
 static int cmd_check(int argc, char **argv);
+static int cmd_verify(int argc, char **argv);
 static int cmd_fmt(int argc, char **argv);
 static int cmd_doc(int argc, char **argv);
 
 static const command commands[] = {
-    {"check", cmd_check}, {"fmt", cmd_fmt}, {"doc", cmd_doc},
+    {"check", cmd_check}, {"verify", cmd_verify},
+    {"fmt", cmd_fmt}, {"doc", cmd_doc},
 };
 enum { NCOMMANDS = sizeof commands / sizeof *commands };
 
@@ -211,6 +229,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--plan", &o.plan, NULL, NULL},
         {"--model", &o.model, NULL, NULL},
         {"--dump-after", &o.dump_after, NULL, NULL},
+        {"--require-even", NULL, &o.require_even, NULL},
         {"--verify-each", NULL, &o.verify_each, NULL},
         {"--werror", NULL, &o.werror, NULL},
         {"--help", NULL, &i.help, NULL},
@@ -219,11 +238,12 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--emit", &emit, NULL, NULL},
         {"-o", &o.out, NULL, NULL},
         {"--until", &o.until, NULL, NULL},
+        {"--rank", &o.rank, NULL, NULL},
         {"--version", NULL, &i.version, NULL},
         {"--list-ops", NULL, &i.ops, NULL},
         {"--list-passes", NULL, &i.passes, NULL},
     };
-    int all = sizeof opts / sizeof *opts, n = check ? 9 : all;
+    int all = sizeof opts / sizeof *opts, n = check ? 10 : all;
     int files = parse(argc, argv, opts, n);
     int rc = files < 0 ? NDC_BAD_USAGE : print_info(&i);
     if (rc >= 0)
@@ -250,6 +270,40 @@ static int compile_or_check(int argc, char **argv, bool check)
 static int cmd_check(int argc, char **argv)
 {
     return compile_or_check(argc, argv, true);
+}
+
+static int verify(int argc, char **argv, const char **set)
+{
+    ndc_verify_options o = {.set = set};
+    info i = {0};
+    const option opts[] = {
+        {"--set", set, NULL, &o.nset},
+        {"--mesh", &o.mesh, NULL, NULL},
+        {"--plan", &o.plan, NULL, NULL},
+        {"--model", &o.model, NULL, NULL},
+        {"--all", NULL, &o.all, NULL},
+        {"--no-shrink", NULL, &o.keep_sizes, NULL},
+        {"--help", NULL, &i.help, NULL},
+        {"-h", NULL, &i.help, NULL},
+    };
+    int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
+    int rc = n < 0 ? NDC_BAD_USAGE : print_info(&i);
+    if (rc >= 0)
+        return rc;
+    if (!n)
+        return usage("no input file", NULL, NULL);
+    if (n > 1)
+        return usage("a second file:", argv[1], NULL);
+    o.file = argv[0];
+    return ndc_verify(&o);
+}
+
+static int cmd_verify(int argc, char **argv)
+{
+    const char **set = calloc((size_t)argc + 1, sizeof *set);
+    int rc = set ? verify(argc, argv, set) : NDC_BUG;
+    free(set);
+    return rc;
 }
 
 static int cmd_fmt(int argc, char **argv)

@@ -110,7 +110,8 @@ static const ast_name no_name = {NULL, {0, 0, 0}};
 %token AXIS "axis" LET "let" USE "use" FN "fn" MODEL "model" TRAIN "train"
 %token PLAN "plan" CLUSTER "cluster" MESH "mesh" SHARD "shard"
 %token PIPELINE "pipeline" ZERO "zero" OVER "over" RECOMPUTE "recompute"
-%token COMPRESS "compress" OUTPUT "output" MICROBATCHES "microbatches"
+%token COMPRESS "compress" OUTPUT "output" CONTEXT "context"
+%token MICROBATCHES "microbatches"
 /* Reserved words. */
 %token RETURN "return" REPEAT "repeat" PARAM "param" AS "as" LIKE "like"
 %token AND "and" OR "or" NOT "not" INF "inf" TRUE "true" FALSE "false"
@@ -412,6 +413,12 @@ pent:
                                $$->names = $4; }
   | RECOMPUTE exprs          { $$ = pent(p, P_RECOMPUTE, @$);
                                $$->exprs = $2; }
+  | CONTEXT name OVER names  { $$ = pent(p, P_CONTEXT, @$);
+                               $$->scope = $2; $$->names = $4; }
+  | CONTEXT name NAME OVER names
+                             { $$ = pent(p, P_CONTEXT, @$);
+                               $$->scope = $2; $$->more = (ast_name){$3, @3};
+                               $$->names = $5; }
   | COMPRESS name name OVER name
                              { $$ = pent(p, P_COMPRESS, @$);
                                $$->names = one_name(p, $2);
@@ -460,6 +467,7 @@ name:
   | RECOMPUTE                { $$ = (ast_name){"recompute", @1}; }
   | COMPRESS                 { $$ = (ast_name){"compress", @1}; }
   | OUTPUT                   { $$ = (ast_name){"output", @1}; }
+  | CONTEXT                  { $$ = (ast_name){"context", @1}; }
   | MICROBATCHES             { $$ = (ast_name){"microbatches", @1}; }
   ;
 

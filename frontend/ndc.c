@@ -8,6 +8,7 @@
 #include "../passes/passes.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -15,6 +16,7 @@ static const char *const emit_names[] = {
     [NDC_EXE] = "exe",   [NDC_CHECK] = "check",       [NDC_AST] = "ast",
     [NDC_IR] = "ir",     [NDC_VALUES] = "values",     [NDC_SPMD] = "spmd",
     [NDC_C] = "c",       [NDC_PLAN] = "plan", [NDC_SCHEDULE] = "schedule",
+    [NDC_COMM] = "comm",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
 
@@ -87,13 +89,16 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
     if (ends_with(o->file, ".ndir")) {
         const char *option = o->nset ? "--set" : o->mesh ? "--mesh"
                              : o->plan ? "--plan"
-                             : o->model ? "--model" : NULL;
+                             : o->model ? "--model"
+                             : o->require_even ? "--require-even" : NULL;
         if (option)
             nd_error(c, nd_nowhere, "%s is for programs; `%s` is a graph, "
                      "whose sizes and plan are fixed", option, o->file);
     }
     if (o->until && o->emit != NDC_IR)
         nd_error(c, nd_nowhere, "--until goes with --emit=ir only");
+    if (o->rank && o->emit != NDC_COMM)
+        nd_error(c, nd_nowhere, "--rank goes with --emit=comm only");
     if (o->dump_after && !runs)
         nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
@@ -178,10 +183,25 @@ static bool is_library(const ast_file *f)
     return !program;
 }
 
+static bool report_comm(nd_module *m, const char *given, nd_buf *text)
+{
+    int n = nd_mesh_ranks(&m->mesh);
+    char *end = NULL;
+    long rank = given ? strtol(given, &end, 10) : -1;
+    if (given && (end == given || *end || rank < 0 || rank >= n)) {
+        nd_error(m->ctx, nd_nowhere, "--rank %s: the ranks of this mesh are "
+                 "0 to %d", given, n - 1);
+        return false;
+    }
+    cg_report_comm(m, (int)rank, text);
+    return true;
+}
+
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
-    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model, false};
+    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model,
+                           o->require_even, false};
     nd_options po = {o->dump_after, o->verify_each, stderr};
     bool graph = ends_with(o->file, ".ndir");
     if (o->emit == NDC_AST) {
@@ -234,6 +254,8 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
     case NDC_PLAN:
         cg_report_plan(m, text);
         return true;
+    case NDC_COMM:
+        return report_comm(m, o->rank, text);
     default:
         return cg_emit_c(m, text);
     }

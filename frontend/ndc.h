@@ -23,7 +23,8 @@ typedef enum {
     NDC_SPMD,                        /* the graph after all passes */
     NDC_SCHEDULE,                    /* the pipeline's timeline */
     NDC_C,                           /* the generated program */
-    NDC_PLAN                         /* memory, communication, bubble */
+    NDC_PLAN,                        /* memory, communication, bubble */
+    NDC_COMM                         /* every collective, its bytes and time */
 } ndc_emit;
 
 enum { NDC_OK = 0, NDC_BAD_INPUT = 1, NDC_BAD_USAGE = 2, NDC_BUG = 3 };
@@ -39,6 +40,9 @@ typedef struct ndc_options {
     const char *const *set;          /* "axis=N" */
     const char *dump_after;          /* pass name or "all": to stderr */
     const char *until;               /* last pass to run, for NDC_IR */
+    bool require_even;               /* a size that does not divide is an
+                                        error */
+    const char *rank;                /* for NDC_COMM; NULL: the first ones */
     bool verify_each;                /* verify after every pass */
     bool werror;                     /* a warning fails the compilation */
     void (*sink)(void *user, int severity, const char *text);
@@ -52,6 +56,21 @@ void ndc_list_ops(FILE *out);
 void ndc_list_passes(FILE *out);
 /* The candidate that is spelled most like `name`, or NULL. */
 const char *ndc_nearest(const char *name, const char *const *cand, int n);
+
+/* ---- verifying a plan ---------------------------------------------------- */
+
+typedef struct ndc_verify_options {
+    const char *file;                /* a program (.nd) */
+    const char *mesh, *model, *plan; /* as in ndc_options */
+    int nset;
+    const char *const *set;
+    bool all;                        /* meshes of all small sizes */
+    bool keep_sizes;                 /* do not shrink the axes */
+} ndc_verify_options;
+
+/* Proves on simulated ranks that the plan computes what one device computes;
+ * a table to stdout. NDC_BAD_INPUT if it does not, or cannot be kept. */
+int ndc_verify(const ndc_verify_options *o);
 
 /* ---- formatting ---------------------------------------------------------- */
 

@@ -13,34 +13,7 @@
 
 #include <math.h>
 
-enum { MAX_SHOWN = 48, DEFAULT_LIMIT = 256 };
-
-/* ---- made-up inputs ------------------------------------------------------ */
-
-/* As runtime/data.c makes the training batch of step 1: uniform in [0, 1) with
- * 24 bits, integers below their limit. */
-static nd_tensor *made_up(nd_module *m, const nd_value *input, uint64_t seed)
-{
-    nd_arena *a = m->ctx->arena;
-    nd_tensor *t = ND_NEW(a, nd_tensor);
-    int64_t limit = nd_range_of(m, input).limit;
-    uint32_t stream = nd_stream(input->def->name, -1), u[2];
-    t->rank = input->type.rank;
-    t->n = nd_numel(&input->type);
-    for (int i = 0; i < t->rank; i++)
-        t->dim[i] = input->type.axis[i]->size;
-    t->v = ND_NEWN(a, double, t->n + 1);
-    for (int64_t i = 0; i < t->n; i++) {
-        nd_philox_draw(seed, (uint64_t)i, 1, stream, u);
-        if (nd_is_float(input->type.dtype))
-            t->v[i] = (u[0] >> 8) * 0x1p-24;
-        else if (input->type.dtype == ND_BOOL)
-            t->v[i] = u[0] >> 31;
-        else
-            t->v[i] = u[0] % (uint32_t)(limit ? limit : DEFAULT_LIMIT);
-    }
-    return t;
-}
+enum { MAX_SHOWN = 48 };
 
 /* ---- text ---------------------------------------------------------------- */
 
@@ -122,7 +95,7 @@ bool nd_values(nd_module *m, nd_buf *out)
     nd_feed *feed = ND_NEWN(m->ctx->arena, nd_feed, m->inputs.n);
     for (int i = 0; i < m->inputs.n; i++)
         feed[i] = (nd_feed){m->inputs.v[i]->def->name,
-                            made_up(m, m->inputs.v[i], m->train.seed)};
+                            nd_made_up(m, m->inputs.v[i], m->train.seed, 1)};
     nd_eval_options o = {.f32 = true, .training = true, .seed = m->train.seed,
                          .step = 1, .nfeeds = m->inputs.n, .feeds = feed};
     nd_eval_result r;

@@ -18,6 +18,11 @@
  * forward repeat; passes/recompute.c later decides which of them are worth
  * their memory. Captured outer values gain their gradient through an extra
  * carried sum.
+ *
+ * A carried value that each iteration only rolls is the same blocks in another
+ * order: it is not stacked, but carried by the backward repeat as well and
+ * rolled back from where forward left it. A body that does so is a turn of a
+ * ring, and under `recompute` it is made again from what it carries.
  */
 #include "ir.h"
 
@@ -28,6 +33,7 @@ struct nd_ad {
     nd_module *m;
     nd_ad *parent;                   /* the level around it, or NULL */
     nd_op *fwd, *bwd;                /* the two repeats; NULL at the top */
+    bool ring;                       /* a carried value is rolled in it */
     nd_block *block;                 /* the forward block */
     nd_builder b;
     bool *active;                    /* by value mark, shared by all levels */
@@ -102,7 +108,7 @@ bool nd_ad_active(const nd_ad *d, const nd_value *v)
 }
 
 /* What depends on inputs alone costs less to compute again than to keep. */
-static nd_value *clone_free(nd_ad *d, const nd_value *v)
+static nd_value *make_again(nd_ad *d, const nd_value *v)
 {
     nd_value **in = ND_NEWN(d->m->ctx->arena, nd_value *, v->def->nin);
     for (int i = 0; i < v->def->nin; i++)
@@ -121,6 +127,17 @@ static nd_value *rename_at_end(nd_ad *d, nd_value *v, nd_axis *from,
     return nd_rename(&b, v, from, to);
 }
 
+/* What a turn of a ring makes again in backward: copies at least, and with
+ * recompute all but what a reduction or an inner repeat brings. */
+static bool made_again(const nd_ad *d, const nd_value *v)
+{
+    if (!d->ring || !v->def || nd_has_trait(v->def, 'e'))
+        return false;
+    return v->def->kind == OP_CAST || v->def->kind == OP_GATHER ||
+           nd_has_trait(v->def, 'v') ||
+           (d->m->plan.recompute != REMAT_NONE && v->def->kind != OP_REDUCE);
+}
+
 nd_value *nd_ad_use(nd_ad *d, nd_value *v)
 {
     if (!d->parent || !v)
@@ -129,8 +146,8 @@ nd_value *nd_ad_use(nd_ad *d, nd_value *v)
         return nd_ad_use(d->parent, v);
     if (d->seen[v->mark])
         return d->seen[v->mark];
-    if (nd_is_free(v))
-        return d->seen[v->mark] = clone_free(d, v);
+    if (nd_is_free(v) || made_again(d, v))
+        return d->seen[v->mark] = make_again(d, v);
     nd_value *whole;
     nd_axis *a = d->fwd->axes[0], *spare = NULL;
     if (!v->def && v->index >= d->fwd->ncarry) {
@@ -272,6 +289,52 @@ static int reverse_inits(nd_ad *up, nd_ad *d, nd_value **init, int *carry)
     return n;
 }
 
+/* Is the carried value i a roll of what it was? */
+static bool is_rolled(const nd_op *r, int i)
+{
+    const nd_op *next = r->body->yields.v[i]->def;
+    return next && next->kind == OP_ROLL && next->block == r->body &&
+           next->in[0] == r->body->args.v[i];
+}
+
+static int count_rolled(const nd_op *r)
+{
+    int n = 0;
+    for (int i = 0; i < r->ncarry; i++)
+        n += is_rolled(r, i);
+    return n;
+}
+
+/* Rolled values as the backward body has them: `arg` holds what the iteration
+ * yielded, and rolled back what it was given, which is carried on. */
+static void roll_back(nd_ad *d, nd_value *const *arg, nd_value **next)
+{
+    nd_block *body = d->fwd->body;
+    for (int i = 0, k = 0; i < d->fwd->ncarry; i++) {
+        if (!is_rolled(d->fwd, i))
+            continue;
+        const nd_op *roll = body->yields.v[i]->def;
+        d->b.loc = roll->loc;
+        next[k] = nd_roll(&d->b, arg[k], roll->axes[0], (int64_t)-roll->num);
+        d->seen[body->yields.v[i]->mark] = arg[k];
+        d->seen[body->args.v[i]->mark] = next[k++];
+    }
+}
+
+/* Rolled back all the way they are what the repeat began with: the level above
+ * needs no copy of that. */
+static void give_back(nd_ad *up, nd_ad *d, nd_value *const *out)
+{
+    for (int i = 0, k = 0; i < d->fwd->ncarry; i++) {
+        if (!is_rolled(d->fwd, i))
+            continue;
+        nd_value *first = d->fwd->in[i], *whole = out[k++];
+        if (up->parent && nd_block_of(first) == up->block &&
+            !up->seen[first->mark])
+            up->seen[first->mark] = whole;
+    }
+}
+
 /* What the body asked of the level above was put behind the repeat. */
 static void move_to_end(nd_block *b, nd_op *op)
 {
@@ -291,11 +354,17 @@ static void backward_repeat(nd_ad *up, nd_op *r)
                .next_mark = up->next_mark};
     find_captured(&d, r->body);
 
-    nd_value **init = ND_NEWN(a, nd_value *, r->ncarry + d.captured.n);
+    int nrolled = count_rolled(r);
+    d.ring = nrolled > 0;
+    nd_value **init =
+        ND_NEWN(a, nd_value *, r->ncarry + d.captured.n + nrolled);
     int *carry = ND_NEWN(a, int, r->ncarry + 1);
     int fwd_outs = r->nout;
     int ncarry = reverse_inits(up, &d, init, carry);
     int n = ncarry + d.captured.n;
+    for (int i = 0; i < r->ncarry; i++)
+        if (is_rolled(r, i))
+            init[n++] = nd_ad_use(up, r->out[i]);
     up->b.loc = r->loc;
     up->b.path = r->path;
     d.bwd = nd_repeat_begin(&up->b, r->axes[0], n, init);
@@ -306,6 +375,8 @@ static void backward_repeat(nd_ad *up, nd_op *r)
                        .phase = PH_BWD, .loc = r->loc, .path = r->path};
 
     nd_block *body = d.bwd->body;
+    nd_value **next = ND_NEWN(a, nd_value *, n);
+    roll_back(&d, body->args.v + n - nrolled, next + n - nrolled);
     for (int i = 0; i < ncarry; i++)
         nd_ad_add(&d, r->body->yields.v[carry[i]], body->args.v[i]);
     for (int i = r->ncarry; i < fwd_outs; i++) {
@@ -316,7 +387,6 @@ static void backward_repeat(nd_ad *up, nd_op *r)
     }
     backward_block(&d);
 
-    nd_value **next = ND_NEWN(a, nd_value *, n);
     for (int i = 0; i < ncarry; i++) {
         nd_value *arg = r->body->args.v[carry[i]];
         nd_value *g = d.adj[arg->mark];
@@ -329,6 +399,7 @@ static void backward_repeat(nd_ad *up, nd_op *r)
     }
     nd_repeat_yield(d.m, d.bwd, next);
     move_to_end(up->b.block, d.bwd);
+    give_back(up, &d, d.bwd->out + n - nrolled);
 
     /* What the body gives nothing has no gradient: that is less than a zero,
      * which the level above could not tell from a sum over rows. */

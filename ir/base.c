@@ -189,3 +189,25 @@ uint64_t nd_hash(const char *s)
         h = (h ^ (unsigned char)*s) * 0x100000001b3u;
     return h;
 }
+
+bool nd_glob(const char *p, const char *s)
+{
+    const char *star = NULL, *back = NULL;
+    while (*s) {
+        if (*p == '*') {
+            star = p++;
+            back = s;
+        } else if (*p == *s || *p == '?') {
+            p++;
+            s++;
+        } else if (star) {
+            p = star + 1;
+            s = ++back;
+        } else {
+            return false;
+        }
+    }
+    while (*p == '*')
+        p++;
+    return !*p;
+}

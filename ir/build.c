@@ -443,6 +443,16 @@ nd_value *nd_cumsum(nd_builder *b, nd_value *x, nd_axis *a, bool reverse)
     return finish1(b, op);
 }
 
+nd_value *nd_roll(nd_builder *b, nd_value *x, nd_axis *a, int64_t by)
+{
+    nd_op *op = op_alloc(b, OP_ROLL, 1, &x, 1);
+    if (!op)
+        return NULL;
+    op->num = (double)by;
+    set_axes(b, op, 1, &a);
+    return finish1(b, op);
+}
+
 nd_value *nd_broadcast(nd_builder *b, nd_value *x, const nd_type *like)
 {
     if (!x)

@@ -64,6 +64,8 @@ static double wrap32(double x)
 
 double ev_round(const ev_stage *s, nd_dtype t, double x)
 {
+    if (s->w->o->exact && nd_is_float(t))
+        return x;
     switch (t) {
     case ND_F32:
         return s->w->o->f32 ? (float)x : x;
@@ -96,30 +98,11 @@ void ev_frame_free(ev_frame *f)
         nd_arena_free(f->arena);
 }
 
-/* A stage holds its own iterations of the pipelined axis. */
-static void extent(const ev_stage *s, const nd_type *t, int i, int rank,
-                   int64_t *off, int64_t *n)
-{
-    const nd_module *m = s->w->m;
-    if (s->plan && t->axis[i] == m->plan.pipe_axis && !t->cut[i].n) {
-        *off = s->plan->lo;
-        *n = s->plan->hi - s->plan->lo;
-        return;
-    }
-    nd_extent(&m->mesh, t->axis[i]->size, t->cut[i], s->coord[rank], off, n);
-}
-
 ev_piece *ev_alloc(ev_stage *s, nd_arena *a, const nd_type *t)
 {
     ev_piece *p = ND_NEWN(a, ev_piece, s->nranks);
-    for (int r = 0; r < s->nranks; r++) {
-        p[r].count = 1;
-        for (int i = 0; i < t->rank; i++) {
-            extent(s, t, i, r, &p[r].off[i], &p[r].n[i]);
-            p[r].count *= p[r].n[i];
-        }
-        p[r].v = ND_NEWN(a, double, p[r].count + 1);
-    }
+    for (int r = 0; r < s->nranks; r++)
+        p[r] = ev_piece_at(s->w->m, a, t, s->coord[r], s->plan);
     return p;
 }
 
@@ -226,13 +209,14 @@ static void make_stage(ev_world *w, int index, bool staged)
     *s = (ev_stage){.w = w, .index = index};
     s->plan = staged ? &m->program->stage[index] : NULL;
     s->coord = nd_alloc(w->arena, sizeof *s->coord * (size_t)all);
+    s->rank = ND_NEWN(w->arena, int, all);
     for (int r = 0; r < all; r++) {
         int *c = s->coord[s->nranks];
         memset(c, 0, sizeof *s->coord);
         if (sharded)
             nd_mesh_coords(&m->mesh, r, c);
         if (!sharded || m->mesh.pipe < 0 || c[m->mesh.pipe] == index)
-            s->nranks++;
+            s->rank[s->nranks++] = r;
     }
     s->base = ev_frame_new(NULL);
     s->mb = ND_NEWN(w->arena, ev_frame *, w->nmicro);
@@ -259,20 +243,52 @@ const nd_op *nd_too_large(nd_module *m)
     return large;
 }
 
+/* Each rank's own gradients, as they stand when its last backward is over. */
+static void hand_out(ev_world *w)
+{
+    nd_module *m = w->m;
+    nd_arena *a = m->ctx->arena;
+    w->r->held_grads = ND_NEWN(a, nd_piece *, m->params.n);
+    for (int i = 0; i < m->params.n; i++) {
+        int all = m->state & ND_IS_SHARDED ? nd_mesh_ranks(&m->mesh) : 1;
+        w->r->held_grads[i] = ND_NEWN(a, nd_piece, all);
+        for (int k = 0; k < w->nstages; k++) {
+            const ev_stage *s = &w->stage[k];
+            if (!s->grad[i].set)
+                continue;
+            const ev_piece *p = ev_copy(s, a, s->grad[i].mb[0]);
+            for (int r = 0; r < s->nranks; r++)
+                w->r->held_grads[i][s->rank[r]] = p[r];
+        }
+    }
+}
+
+static bool join_grads(ev_world *w)
+{
+    nd_module *m = w->m;
+    nd_arena *a = m->ctx->arena;
+    nd_tensor **grads = ND_NEWN(a, nd_tensor *, m->params.n);
+    bool ok = true;
+    for (int i = 0; i < m->params.n; i++) {
+        grads[i] = ev_tensor(a, &m->params.v[i]->value->type);
+        for (int k = 0; k < w->nstages; k++)
+            if (w->stage[k].grad[i].set)
+                ok &= ev_join(&w->stage[k], &w->stage[k].grad[i], grads[i]);
+    }
+    w->r->grads = grads;
+    return ok;
+}
+
 static bool collect(ev_world *w)
 {
     nd_module *m = w->m;
     nd_arena *a = m->ctx->arena;
     nd_eval_result *r = w->r;
     bool ok = true;
-    if (m->state & ND_HAS_GRADS)
-        r->grads = ND_NEWN(a, nd_tensor *, m->params.n);
-    for (int i = 0; r->grads && i < m->params.n; i++) {
-        r->grads[i] = ev_tensor(a, &m->params.v[i]->value->type);
-        for (int k = 0; k < w->nstages; k++)
-            if (w->stage[k].grad[i].set)
-                ok &= ev_join(&w->stage[k], &w->stage[k].grad[i], r->grads[i]);
-    }
+    if (m->state & ND_HAS_GRADS && w->o->held)
+        hand_out(w);
+    else if (m->state & ND_HAS_GRADS)
+        ok = join_grads(w);
     r->outputs = ND_NEWN(a, nd_tensor *, m->outputs.n);
     for (int i = 0; i < m->outputs.n; i++) {
         ev_record *o = &w->output[i];

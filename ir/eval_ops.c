@@ -56,13 +56,31 @@ bool eval_input(ev_stage *s, const nd_op *op)
     return spread(s, op, t);
 }
 
+/* Every rank reads what it holds itself. */
+static bool read_held(ev_stage *s, const nd_op *op, const nd_piece *held)
+{
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        const nd_piece *p = &held[s->rank[r]];
+        if (!p->v || p->count != out[r].count)
+            return ev_error(s, op, "rank %d does not hold \"%s\"", s->rank[r],
+                            op->name);
+        memcpy(out[r].v, p->v, sizeof(double) * (size_t)p->count);
+    }
+    return true;
+}
+
 bool eval_param(ev_stage *s, const nd_op *op)
 {
     const nd_tensor *t = feed(s, op);
     nd_module *m = s->w->m;
-    for (int i = 0; !t && i < m->params.n; i++)
-        if (m->params.v[i]->value == op->out[0])
-            t = nd_eval_init(m, m->params.v[i], s->w->o->seed);
+    int i = 0;
+    while (i < m->params.n && m->params.v[i]->value != op->out[0])
+        i++;
+    if (s->w->o->held && i < m->params.n)
+        return read_held(s, op, s->w->o->held[i]);
+    if (!t && i < m->params.n)
+        t = nd_eval_init(m, m->params.v[i], s->w->o->seed);
     return spread(s, op, t);
 }
 
@@ -391,6 +409,30 @@ bool eval_cumsum(ev_stage *s, const nd_op *op)
                 w.v[0][w.at[0] + i * to] = sum;
             }
         }
+    }
+    return true;
+}
+
+bool eval_roll(ev_stage *s, const nd_op *op)
+{
+    const nd_type *t = &op->out[0]->type;
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    const nd_axis *a = op->axes[0];
+    ev_piece *out = ev_result(s, op, 0);
+    for (int r = 0; r < s->nranks; r++) {
+        ev_walk w = {0};
+        ev_over(&w, t, &out[r], a);
+        int64_t to = ev_bind(&w, t, &out[r], a);
+        int64_t from = ev_bind(&w, in_type(op, 0), &x[r], a);
+        int64_t by = nd_roll_by(op);
+        if (w.bad)
+            return misfit(s, op);
+        for (bool go = ev_start(&w); go; go = ev_step(&w))
+            for (int64_t i = 0; i < a->size; i++)
+                w.v[0][w.at[0] + i * to] =
+                    w.v[1][w.at[1] + (i + by) % a->size * from];
     }
     return true;
 }

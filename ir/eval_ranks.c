@@ -97,6 +97,35 @@ bool eval_all_gather(ev_stage *s, const nd_op *op)
     return exchange(s, op, false);
 }
 
+/* Rank r takes what the rank `by` places further along the axis holds. */
+bool eval_shift_ring(ev_stage *s, const nd_op *op)
+{
+    const ev_piece *x = ev_get(s, op, op->in[0]);
+    if (!x)
+        return false;
+    int k = nd_axis_at(&op->out[0]->type, op->axes[0]);
+    int64_t size = op->axes[0]->size;
+    ev_piece *out = ev_result(s, op, 0);
+    ev_count(s, op);
+    for (int r = 0; r < s->nranks; r++) {
+        int64_t want = (out[r].off[k] + nd_roll_by(op)) % size;
+        int q = 0;
+        while (q < s->nranks && !(ev_same_place(s, q, r, ~op->mesh) &&
+                                  x[q].n[k] == 1 && x[q].off[k] == want))
+            q++;
+        if (q == s->nranks || x[q].count != out[r].count)
+            return ev_error(s, op, "the group does not hold what rank %d "
+                            "needs", r);
+        memcpy(out[r].v, x[q].v, sizeof(double) * (size_t)x[q].count);
+    }
+    return true;
+}
+
+bool eval_all_to_all(ev_stage *s, const nd_op *op)
+{
+    return exchange(s, op, false);
+}
+
 bool eval_slice(ev_stage *s, const nd_op *op)
 {
     const ev_piece *x = ev_get(s, op, op->in[0]);

@@ -12,9 +12,11 @@ typedef struct search {
     nd_range r;
 } search;
 
+/* What v has its numbers from. */
 static const nd_value *whole_of(const nd_value *v)
 {
-    while (v->def && v->def->kind == OP_SLICE)
+    while (v->def && (v->def->kind == OP_SLICE || v->def->kind == OP_RENAME ||
+                      v->def->kind == OP_GATHER))
         v = v->def->in[0];
     return v;
 }

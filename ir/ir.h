@@ -67,6 +67,8 @@ void nd_put(nd_buf *b, const char *s);
 void nd_putf(nd_buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void nd_putn(nd_buf *b, const char *s, size_t n);
+/* A pattern over parameters: `*` is any characters, `?` one. */
+bool nd_glob(const char *pattern, const char *text);
 uint64_t nd_hash(const char *s);     /* FNV-1a; names random streams too */
 
 /* ---- table.c: pointers or strings -> pointers ---------------------------- */
@@ -211,6 +213,7 @@ uint32_t nd_cut_mask(const nd_type *t);   /* mesh axes that cut any axis */
 void nd_drop_axis(nd_type *t, int i);     /* removes axis number i */
 bool nd_same_axes(const nd_type *a, const nd_type *b);  /* and same order */
 bool nd_cut_eq(nd_cut a, nd_cut b);
+bool nd_cut_begins(nd_cut a, nd_cut b);   /* ... with b */
 bool nd_same_cut(const nd_type *a, const nd_type *b);   /* cuts and pendings */
 /* Union of the axes: a's order, then b's new ones. Cuts are not set. (A map's
  * result starts from its operand with most axes: see rules.c.) */
@@ -375,8 +378,28 @@ typedef struct nd_rule {             /* shard axis -> mesh axes */
 typedef enum { SCHED_GPIPE, SCHED_1F1B } nd_sched_kind;
 typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK } nd_remat;
 
+/* How attention over keys that a mesh axis cuts finds them. */
+typedef enum {
+    CONTEXT_AUTO, CONTEXT_RING, CONTEXT_ALL_TO_ALL, CONTEXT_GATHER
+} nd_context_form;
+
+extern const char *const nd_context_names[];
+
+typedef struct nd_context {          /* context ring zigzag over cp */
+    int mesh;
+    nd_context_form form;
+    bool zigzag;                     /* rank c has chunks c and 2n-1-c */
+    nd_loc loc;
+} nd_context;
+
+typedef struct nd_chosen {           /* for the report: one attention */
+    const char *path, *text;
+} nd_chosen;
+
 typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
+    ND_VEC(nd_context) context;      /* one per mesh axis at most */
+    ND_VEC(nd_chosen) chosen;        /* what pass `context` made of it */
     nd_axis *pipe_axis;              /* the repeat cut in stages, or NULL */
     nd_sched_kind schedule;
     int microbatches;                /* >= 1 */
@@ -385,6 +408,7 @@ typedef struct nd_plan {
     int zero;                        /* 0..3 */
     uint32_t zero_mesh;
     nd_remat recompute;
+    bool require_even;               /* sizes that do not divide are errors */
     nd_loc loc, pipe_loc, micro_loc, zero_loc;
 } nd_plan;
 
@@ -478,6 +502,7 @@ extern const nd_ew_info nd_ews[EW_COUNT];
 bool nd_has_trait(const nd_op *op, char trait);
 /* Linear in its first operand while the others stay fixed, maps aside. */
 bool nd_is_linear(const nd_op *op);
+int64_t nd_roll_by(const nd_op *op); /* of a roll, shift_ring: 0 .. size - 1 */
 const char *nd_op_name(const nd_op *op);   /* a map's is its function's */
 int nd_op_find(const char *name);    /* -1 if unknown; maps: nd_ew_find */
 int nd_ew_find(const char *name);
@@ -564,6 +589,8 @@ nd_value *nd_flatten(nd_builder *b, nd_value *x, int n, nd_axis *const *from,
                      nd_axis *a);
 /* Running sums along a; from the last index on if `reverse`. */
 nd_value *nd_cumsum(nd_builder *b, nd_value *x, nd_axis *a, bool reverse);
+/* Element i is x[(i + by) mod size] along a. */
+nd_value *nd_roll(nd_builder *b, nd_value *x, nd_axis *a, int64_t by);
 nd_value *nd_broadcast(nd_builder *b, nd_value *x, const nd_type *like);
 nd_value *nd_cast(nd_builder *b, nd_value *x, nd_dtype t);
 nd_value *nd_stop_gradient(nd_builder *b, nd_value *x);
@@ -599,8 +626,9 @@ bool nd_is_free(const nd_value *v);
 void nd_mark_free(nd_module *m);
 /* Is v (or what it broadcasts) the constant c? */
 bool nd_is_const(const nd_value *v, double c);
-/* Is v a parameter in another dtype? Who holds the one can make the other. */
-bool nd_is_weight_cast(const nd_value *v);
+/* Is v a parameter, or its slice in a body, in another dtype or at another cut?
+ * Who holds the one can make the other. */
+bool nd_is_weight_copy(const nd_value *v);
 nd_block *nd_block_of(const nd_value *v);
 /* The repeat over `a` that encloses block b, or NULL. */
 nd_op *nd_enclosing(const nd_block *b, const nd_axis *a);
@@ -665,18 +693,33 @@ typedef struct nd_feed {             /* a global value for an input or param */
     const nd_tensor *t;
 } nd_feed;
 
+/* What one rank holds of a value: per axis the first global index and the
+ * length, then the elements in row-major order. v NULL: nothing. */
+typedef struct nd_piece {
+    int64_t off[ND_MAX_RANK], n[ND_MAX_RANK];
+    int64_t count;
+    double *v;
+} nd_piece;
+
 typedef struct nd_eval_options {
     bool f32;                        /* round every result to float */
+    bool exact;                      /* round nothing, bf16 and f16 neither */
     bool training;                   /* dropout on */
     uint64_t seed;
     int64_t step;
     int nfeeds;
     const nd_feed *feeds;            /* a missing param starts from its init */
+    /* By param and rank of the mesh: what the ranks hold of the params, which
+     * no feed gives then. NULL otherwise. */
+    nd_piece *const *held;
 } nd_eval_options;
 
 typedef struct nd_eval_result {
     double loss;
     nd_tensor **grads;               /* per m->params, global; or NULL */
+    /* With `held`, instead: by param and rank what the rank accumulated, its
+     * cut as p->grad says, what is pending there still pending. */
+    nd_piece **held_grads;
     nd_tensor **outputs;             /* per m->outputs, global */
     /* collectives run, by opcode, over all ranks' groups once each */
     int64_t collectives[OP_COUNT];
@@ -687,6 +730,28 @@ typedef struct nd_eval_result {
 bool nd_eval(nd_module *m, const nd_eval_options *o, nd_eval_result *r);
 /* An op with more results than an evaluation holds (2^28), or NULL. */
 const nd_op *nd_too_large(nd_module *m);
+
+/* ---- made_up.c: inputs nobody has data for ------------------------------- */
+
+/* As runtime/data.c makes the training batch of a step, 1 the first: uniform
+ * in [0, 1), integers below their limit. */
+nd_tensor *nd_made_up(nd_module *m, const nd_value *input, uint64_t seed,
+                      int64_t step);
+/* Then leaves out some elements, more of them in later rows: indices become
+ * what the program ignores, if it ignores anything, other integers 0. */
+void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
+                  int64_t step, nd_tensor *t);
+
+/* ---- piece.c: what the ranks of a mesh hold ------------------------------ */
+
+/* The stage that a rank runs; 0 without a pipeline. */
+int nd_stage_of(const nd_module *m, int rank);
+/* The piece of `t` at a rank of the mesh, zeros; a stage has its iterations of
+ * the pipelined axis. */
+nd_piece nd_piece_new(const nd_module *m, nd_arena *a, const nd_type *t,
+                      int rank);
+/* Its elements, from the whole tensor. */
+void nd_piece_fill(nd_piece *p, const nd_tensor *whole);
 
 /* ---- random.c: the runtime's random numbers ------------------------------ */
 

@@ -38,6 +38,15 @@ bool nd_is_linear(const nd_op *op)
            (op->kind != OP_REDUCE || op->sub == RED_SUM);
 }
 
+int64_t nd_roll_by(const nd_op *op)
+{
+    int64_t size = op->axes[0]->size;
+    if (!size)
+        return 0;
+    int64_t by = (int64_t)op->num % size;
+    return by < 0 ? by + size : by;
+}
+
 const char *nd_op_name(const nd_op *op)
 {
     return op->kind == OP_MAP ? nd_ews[op->sub].name : nd_ops[op->kind].name;

@@ -9,6 +9,7 @@
  *           | "rule" [scope | string] axis "->" cut
  *           | "pipeline" axis ["->" mesh] {"," option} | "microbatches" int
  *           | "zero" int "over" cut | "recompute" name
+ *           | "context" name ["zigzag"] "over" mesh
  *           | "state" name {"," name}
  *   grad    = "grad" string ":" type
  *   type    = dtype ["[" axis ["/" cut] {"," axis ["/" cut]} "]"]
@@ -351,6 +352,20 @@ static void read_zero(nd_reader *r)
     p->zero_mesh = nd_rd_mask(r);
 }
 
+static void read_context(nd_reader *r)
+{
+    nd_context x = {.loc = r->prev.loc};
+    x.form = (nd_context_form)nd_rd_choice(r, nd_context_names, "a form");
+    x.zigzag = nd_rd_take_word(r, "zigzag");
+    if (!nd_rd_take_word(r, "over"))
+        nd_rd_fail(r, r->tok.loc, "expected `over`");
+    uint32_t mask = nd_rd_mask(r);
+    while (!r->failed && x.mesh < r->m->mesh.n && !(mask >> x.mesh & 1))
+        x.mesh++;
+    if (!r->failed)
+        ND_PUSH(r->c->arena, &r->m->plan.context, x);
+}
+
 static void read_state(nd_reader *r)
 {
     static const char *const bits[] = {"grads", "phases", "sharded", NULL};
@@ -382,6 +397,8 @@ static bool read_head(nd_reader *r)
     else if (nd_rd_take_word(r, "recompute"))
         r->m->plan.recompute =
             (nd_remat)nd_rd_choice(r, nd_remat_names, "a kind of recompute");
+    else if (nd_rd_take_word(r, "context"))
+        read_context(r);
     else if (nd_rd_take_word(r, "state"))
         read_state(r);
     else

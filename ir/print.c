@@ -35,6 +35,11 @@ const char *const nd_init_names[] = {
     [INIT_KAIMING] = "kaiming", NULL,
 };
 const char *const nd_remat_names[] = {"none", "attention", "block", NULL};
+const char *const nd_context_names[] = {
+    [CONTEXT_AUTO] = "auto",       [CONTEXT_RING] = "ring",
+    [CONTEXT_ALL_TO_ALL] = "all_to_all",
+    [CONTEXT_GATHER] = "gather",   NULL,
+};
 const char *const nd_red_names[] = {"sum", "max", "min", NULL};
 const char *const nd_scope_names[] = {
     [SCOPE_ALL] = "",      [SCOPE_PARAMS] = "params", [SCOPE_GRADS] = "grads",
@@ -407,6 +412,11 @@ static void put_plan(nd_buf *b, const nd_module *m)
         nd_putf(b, "zero %d over ", p->zero);
         put_mask(b, m, p->zero_mesh);
         nd_put(b, "\n");
+    }
+    for (int i = 0; i < p->context.n; i++) {
+        const nd_context *x = &p->context.v[i];
+        nd_putf(b, "context %s%s over %s\n", nd_context_names[x->form],
+                x->zigzag ? " zigzag" : "", m->mesh.name[x->mesh]);
     }
     if (p->recompute)
         nd_putf(b, "recompute %s\n", nd_remat_names[p->recompute]);

@@ -25,13 +25,7 @@ double nd_normal_of(const uint32_t c[2]);
 
 /* ---- eval.c -------------------------------------------------------------- */
 
-/* One rank's part of a value: per axis the first global index and the length,
- * then the elements in row-major order. */
-typedef struct ev_piece {
-    int64_t off[ND_MAX_RANK], n[ND_MAX_RANK];
-    int64_t count;
-    double *v;
-} ev_piece;
+typedef nd_piece ev_piece;
 
 /* Where values live: the step's (params, inputs, PRE), a microbatch's, or one
  * iteration's. Values of outer frames are visible. */
@@ -62,6 +56,7 @@ typedef struct ev_stage {
     const nd_stage *plan;            /* NULL without a pipeline */
     int nranks;
     int (*coord)[ND_MAX_MESH];       /* `micro` follows the microbatch */
+    int *rank;                       /* their numbers in the mesh */
     ev_frame *base, **mb, *cur;
     int micro;                       /* the current microbatch */
     ev_record *grad;                 /* per param */
@@ -95,6 +90,12 @@ void ev_frame_free(ev_frame *f);
 void ev_keep(ev_stage *s, ev_record *r, const nd_type *t, const ev_piece *p);
 /* To the width of the dtype: f32 when rounding is on, bf16 and f16 always. */
 double ev_round(const ev_stage *s, nd_dtype t, double x);
+
+/* ---- piece.c ------------------------------------------------------------- */
+
+/* The zeroed piece at mesh coordinates; `stage` NULL without a pipeline. */
+nd_piece ev_piece_at(const nd_module *m, nd_arena *a, const nd_type *t,
+                     const int *coord, const nd_stage *stage);
 
 /* ---- eval_walk.c: loops over named axes ---------------------------------- */
 

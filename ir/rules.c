@@ -296,6 +296,16 @@ static const char *rule_cumsum(nd_module *m, const nd_op *op, nd_type *out)
     return NULL;
 }
 
+static const char *rule_roll(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int k = nd_axis_at(out, op->axes[0]);
+    if (k < 0 || out->cut[k].n)
+        return nd_fmt(m->ctx->arena, "no roll along %s of %s",
+                      op->axes[0]->name, text(m, out));
+    return NULL;
+}
+
 static const char *rule_broadcast(nd_module *m, const nd_op *op, nd_type *out)
 {
     const nd_type *x = in(op, 0);
@@ -679,7 +689,7 @@ static const char *rule_all_reduce(nd_module *m, const nd_op *op, nd_type *out)
 {
     *out = *in(op, 0);
     uint32_t *pending = op->sub == RED_MAX ? &out->max : &out->sum;
-    if (!op->mesh || (*pending & op->mesh) != op->mesh)
+    if (op->sub == RED_MIN || !op->mesh || (*pending & op->mesh) != op->mesh)
         return nd_fmt(m->ctx->arena, "%s is not pending over what is reduced",
                       text(m, in(op, 0)));
     *pending &= ~op->mesh;
@@ -728,6 +738,33 @@ static const char *rule_all_gather(nd_module *m, const nd_op *op, nd_type *out)
                       text(m, in(op, 0)));
     out->cut[i].m[--out->cut[i].n] = 0;
     return NULL;
+}
+
+/* Each rank has one element of the axis and gives it to another one. */
+static const char *rule_shift_ring(nd_module *m, const nd_op *op, nd_type *out)
+{
+    *out = *in(op, 0);
+    int i = nd_axis_at(out, op->axes[0]), k = only_bit(op->mesh);
+    if (i < 0 || k < 0 || !nd_cut_eq(out->cut[i], (nd_cut){1, {(uint8_t)k}}) ||
+        out->axis[i]->size != m->mesh.size[k])
+        return nd_fmt(m->ctx->arena,
+                      "%s is not cut in one element of %s per rank",
+                      text(m, out), op->axes[0]->name);
+    return NULL;
+}
+
+/* The first axis is gathered, the second is cut: every rank keeps as much. */
+static const char *rule_all_to_all(nd_module *m, const nd_op *op, nd_type *out)
+{
+    const nd_type *x = in(op, 0);
+    int i = op->naxes == 2 ? nd_axis_at(x, op->axes[1]) : -1;
+    if (i < 0 || op->axes[0] == op->axes[1] || x->cut[i].n == ND_MAX_CUT)
+        return nd_fmt(m->ctx->arena, "all_to_all cuts no other axis of %s",
+                      text(m, x));
+    const char *why = rule_all_gather(m, op, out);
+    if (!why)
+        out->cut[i].m[out->cut[i].n++] = (uint8_t)only_bit(op->mesh);
+    return why;
 }
 
 static rule_fn *const rules[OP_COUNT] = {

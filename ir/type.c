@@ -136,6 +136,11 @@ bool nd_cut_eq(nd_cut a, nd_cut b)
     return a.n == b.n && memcmp(a.m, b.m, a.n) == 0;
 }
 
+bool nd_cut_begins(nd_cut a, nd_cut b)
+{
+    return a.n >= b.n && memcmp(a.m, b.m, b.n) == 0;
+}
+
 bool nd_same_cut(const nd_type *a, const nd_type *b)
 {
     for (int i = 0; i < a->rank; i++)

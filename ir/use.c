@@ -15,12 +15,6 @@ bool nd_is_const(const nd_value *v, double c)
     return v->def && v->def->kind == OP_CONST && v->def->num == c;
 }
 
-bool nd_is_weight_cast(const nd_value *v)
-{
-    return v->def && v->def->kind == OP_CAST && v->def->in[0]->def &&
-           v->def->in[0]->def->kind == OP_PARAM;
-}
-
 /* A body argument's operand at the repeat, or NULL for a value with an op. */
 static const nd_value *behind(const nd_value *v)
 {
@@ -37,6 +31,17 @@ nd_param *nd_param_of(nd_module *m, const nd_value *v)
     if (!v->def || v->def->kind != OP_PARAM)
         return NULL;
     return v->def->param;
+}
+
+bool nd_is_weight_copy(const nd_value *v)
+{
+    if (!v->def || v->def->kind == OP_PARAM)
+        return false;
+    while (v->def && (v->def->kind == OP_CAST || v->def->kind == OP_SLICE ||
+                      v->def->kind == OP_STOP_GRAD ||
+                      nd_has_trait(v->def, 'k')))
+        v = v->def->in[0];
+    return nd_param_of(NULL, v) != NULL;
 }
 
 int nd_layer_at(const nd_param *p, const nd_axis *a)

@@ -319,6 +319,11 @@ static void vjp_cumsum(nd_ad *d, nd_op *op, nd_value *g)
     GAIN(0, nd_cumsum(nd_ad_builder(d), g, op->axes[0], !op->reverse));
 }
 
+static void vjp_roll(nd_ad *d, nd_op *op, nd_value *g)
+{
+    GAIN(0, nd_roll(nd_ad_builder(d), g, op->axes[0], (int64_t)-op->num));
+}
+
 /* Is v the index of one axis plus a constant? */
 static nd_axis *shifted_index(const nd_value *v, double *by)
 {

@@ -56,7 +56,6 @@ uint32_t nd_matrix_cut(const nd_param *p)
 
 static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
 {
-    const nd_plan *plan = &c->m->plan;
     uint32_t micro = 1u << c->m->mesh.micro;
     nd_bucket b = {
         .sum = p->grad.sum & ~micro,
@@ -67,8 +66,8 @@ static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
         .muon = p->muon && !p->frozen,
     };
     /* Only ranks that sum a gradient share its state among them. */
-    if (plan->zero >= 1 && !b.frozen)
-        b.zero = plan->zero_mesh & b.sum;
+    if (!b.frozen)
+        b.zero = nd_zero_mesh(c->m, p) & b.sum;
     return b;
 }
 

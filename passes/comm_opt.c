@@ -1,4 +1,6 @@
-/* comm_opt.c - pairs of collectives that one does as well.
+/* comm_opt.c - fewer collectives for the same values.
+ *
+ * One does as well as two:
  *
  *   %b = reduce_scatter [seq] over tp %a     %b read by the gather alone
  *   %c = all_gather [seq] over tp %b         -> %c = all_reduce over tp %a
@@ -9,6 +11,15 @@
  * The first moves the same bytes in one call; the second half of them. The
  * sharding pass settles a value at the cut of its own axes before anyone knows
  * who else will read it, which is where such pairs come from.
+ *
+ * Once per step does as well as once per microbatch where no row is involved:
+ *
+ *   %v = all_gather [vocab] over tp %w       %w a parameter
+ *   -> pre %v = ...
+ *
+ * Only outside repeats: of what a body gathers there would be a copy for every
+ * iteration. Nor what is stored in pieces to be gathered at each use, which is
+ * how a plan asks for less memory.
  */
 #include "passes.h"
 
@@ -93,12 +104,39 @@ static void pair(nd_op *op, void *user)
         if (next && next->axes[0] != op->axes[0])
             next = NULL;
     } else if (op->kind == OP_ALL_REDUCE && op->sub == RED_SUM &&
-               single(op->mesh) && nd_is_float(op->in[0]->type.dtype)) {
+               single(op->mesh)) {
         next = only_reader(&j->u, op, OP_SLICE);
         kind = OP_REDUCE_SCATTER;
     }
     if (next && !join(j->m, op, next, kind))
         j->failed = true;
+}
+
+/* ---- once per step ------------------------------------------------------- */
+
+/* Is v there before the first microbatch, if the casts and renames that it
+ * alone is read through are made then as well? */
+static bool is_early(const job *j, const nd_value *v)
+{
+    const nd_op *op = v->def;
+    if (!op)
+        return false;
+    if (op->phase == PH_PRE)
+        return true;
+    if (op->kind == OP_PARAM)
+        return !nd_is_in_pieces(j->m, op->param);
+    return (op->kind == OP_CAST || op->kind == OP_RENAME) &&
+           j->u.v.v[v->mark].n == 1 && is_early(j, op->in[0]);
+}
+
+static void hoist(nd_op *op, void *user)
+{
+    const job *j = user;
+    bool gathers = op->kind == OP_ALL_GATHER || op->kind == OP_ALL_TO_ALL;
+    if (!gathers || op->block->parent || !is_early(j, op->in[0]))
+        return;
+    for (; op->phase != PH_PRE && op->kind != OP_PARAM; op = op->in[0]->def)
+        op->phase = PH_PRE;
 }
 
 bool pass_comm_opt(nd_module *m, const nd_options *o)
@@ -108,6 +146,8 @@ bool pass_comm_opt(nd_module *m, const nd_options *o)
     nd_walk(m->step, number, &j.u);
     nd_walk(m->step, count, &j.u);
     nd_walk(m->step, pair, &j);
+    if (m->plan.microbatches > 1)
+        nd_walk(m->step, hoist, &j);
     nd_dce(m);
     return !j.failed;
 }

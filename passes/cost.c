@@ -1,10 +1,13 @@
-/* cost.c - work and traffic of one op on the busiest rank.
+/* cost.c - work of one op on the busiest rank, and the time of a message.
  *
  * Sizes are the largest local ones, so a figure is an upper bound that even
  * shards attain. A contraction counts a multiply and an add per point of its
- * iteration space; collectives are ring algorithms on n ranks with S bytes of
- * the whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce
- * twice that (Thakur, Rabenseifner, Gropp, IJHPCA 2005).
+ * iteration space. To choose between collectives, n ranks with S bytes of the
+ * whole array: reduce_scatter and all_gather send S (n-1)/n, all_reduce twice
+ * that (rings: Thakur, Rabenseifner, Gropp, IJHPCA 2005), all_to_all all but
+ * its own part of what a rank holds; comm_bytes.c has them to the byte. A
+ * message costs a latency for every round and its bytes over the bandwidth of
+ * the slowest link on its way (the alpha-beta model).
  */
 #include "passes.h"
 
@@ -65,38 +68,74 @@ double nd_op_flops(const nd_op *op, const nd_mesh *mesh)
     }
 }
 
-/* A rank's own rows, once for each slot. */
-static double traveller_bytes(const nd_op *op, const nd_mesh *mesh)
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh)
 {
-    const nd_type *x = &op->in[0]->type, *ids = &op->in[1]->type;
-    double n = local_numel(ids, mesh) * (double)nd_dtype_size(x->dtype);
-    for (int i = 0; i < x->rank; i++)
-        if (x->axis[i] != op->axes[0] && nd_axis_at(ids, x->axis[i]) < 0)
-            n *= (double)nd_extent_max(mesh, x->axis[i]->size, x->cut[i]);
-    return n;
-}
-
-double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh)
-{
-    double n = 1;
-    for (int i = 0; i < mesh->n; i++)
-        if (op->mesh >> i & 1)
-            n *= mesh->size[i];
-    double one = (n - 1) / n;
-    bool travels = op->kind == OP_DISPATCH || op->kind == OP_COMBINE;
-    if (travels)                     /* balanced: each rank gets its share */
-        return one * traveller_bytes(op, mesh);
-    switch (op->kind) {
+    double n = nd_group_size(mesh, over), one = (n - 1) / n;
+    double size = (double)nd_dtype_size(in->dtype);
+    switch (kind) {
     case OP_ALL_REDUCE:
-        return 2 * one * local_numel(&op->in[0]->type, mesh) *
-               (double)nd_dtype_size(op->in[0]->type.dtype);
+        return 2 * one * local_numel(in, mesh) * size;
     case OP_REDUCE_SCATTER:
-        return one * local_numel(&op->in[0]->type, mesh) *
-               (double)nd_dtype_size(op->in[0]->type.dtype);
+    case OP_ALL_TO_ALL:
+        return one * local_numel(in, mesh) * size;
     case OP_ALL_GATHER:
-        return one * local_numel(&op->out[0]->type, mesh) *
-               (double)nd_dtype_size(op->out[0]->type.dtype);
+        return one * local_numel(out, mesh) * size;
+    case OP_SHIFT_RING:
+        return n > 1 ? local_numel(out, mesh) * size : 0;
     default:
         return 0;
     }
+}
+
+/* ---- time --------------------------------------------------------------- */
+
+const char *const nd_comm_names[COMM_NKINDS] = {
+    [COMM_ALL_REDUCE] = "all_reduce",
+    [COMM_REDUCE_SCATTER] = "reduce_scatter",
+    [COMM_ALL_GATHER] = "all_gather",
+    [COMM_ALL_TO_ALL] = "all_to_all",
+    [COMM_SHIFT] = "shift",
+    [COMM_SEND] = "send",
+    [COMM_RECV] = "recv",
+};
+
+/* A host of eight devices, and a network between hosts. */
+const nd_cluster nd_default_cluster = {8, 450e9, 3e-6, 50e9, 8e-6};
+
+/* Messages that wait for each other in one call of n members. */
+static double rounds(nd_comm_kind k, int n)
+{
+    switch (k) {
+    case COMM_ALL_REDUCE:
+        return 2 * (n - 1);
+    case COMM_REDUCE_SCATTER:
+    case COMM_ALL_GATHER:
+    case COMM_ALL_TO_ALL:
+        return n - 1;
+    default:
+        return 1;
+    }
+}
+
+/* Do the members stand within `near` neighbours? The last mesh axis numbers
+ * neighbours. */
+static bool is_near(const nd_cluster *c, const nd_mesh *m, uint32_t mesh)
+{
+    int64_t span = 1;
+    uint32_t left = mesh;
+    for (int i = m->micro - 1; i >= 0 && left; i--) {
+        span *= m->size[i];
+        left &= ~(1u << i);
+    }
+    return span <= c->near;
+}
+
+double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
+                       uint32_t mesh, int members, double bytes)
+{
+    bool near = is_near(c, m, mesh);
+    double latency = near ? c->near_latency : c->far_latency;
+    double bandwidth = near ? c->near_bandwidth : c->far_bandwidth;
+    return rounds(k, members) * latency + bytes / bandwidth;
 }

@@ -264,19 +264,20 @@ static void copies_for_repeat(copier *k, nd_op *op)
     }
 }
 
-/* The runtime moves elements of 4 bytes and reduces floats and integers; an
- * all_reduce names no axis. */
+/* The runtime reduces floats and integers, gathers elements of 4 bytes, and
+ * moves any bytes from all to all or around; an all_reduce names no axis. */
 static bool moves_as_is(nd_code *c, const nd_op *op)
 {
     const nd_type *t = &op->in[0]->type;
     nd_len inner = {.k = (int64_t)nd_dtype_size(t->dtype)};
-    if (t->dtype == ND_F32)
+    if (t->dtype == ND_F32 || op->kind == OP_ALL_TO_ALL ||
+        op->kind == OP_SHIFT_RING)
         return true;
-    if (op->kind == OP_ALL_REDUCE)
+    if (op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE_SCATTER)
         return t->dtype == ND_I32 || t->dtype == ND_I64;
     for (int i = nd_axis_at(t, op->axes[0]) + 1; i < t->rank; i++)
         nd_len_mul(c, &inner, nd_ext_of(c, t, i));
-    return op->kind == OP_ALL_GATHER && inner.k % 4 == 0;
+    return inner.k % 4 == 0;
 }
 
 /* Anything else goes as floats: conditions and narrow values exactly. */
@@ -320,6 +321,7 @@ static void copies_for(copier *k, nd_op *op)
         break;
     case OP_GATHER:
     case OP_CUMSUM:
+    case OP_ROLL:
     case OP_SPLIT:
         if (nd_class_of(c, op->in[0]) == V_INLINE)
             copy_operand(k, op, 0);

@@ -193,6 +193,7 @@ void nd_leaves(nd_code *c, nd_op *op, nd_leaf_fn *f, void *user)
         nd_leaves_of(c, nd_accum_source(c, op), false, f, user);
         break;
     case OP_CUMSUM:
+    case OP_ROLL:
         nd_leaves_of(c, op->in[0], true, f, user);
         break;
     case OP_GATHER:

@@ -183,7 +183,7 @@ static void drop(nd_ref *r, int i)
     }
 }
 
-static int axis_at(const nd_ref *r, const nd_axis *a)
+int nd_ref_axis(const nd_ref *r, const nd_axis *a)
 {
     for (int i = 0; i < r->rank; i++)
         if (r->axis[i] == a)
@@ -194,7 +194,7 @@ static int axis_at(const nd_ref *r, const nd_axis *a)
 /* Fixes the repeat's axis at the current iteration. */
 static void at_iteration(nd_ref *r, nd_op *repeat)
 {
-    int i = axis_at(r, repeat->axes[0]);
+    int i = nd_ref_axis(r, repeat->axes[0]);
     if (i < 0)
         return;
     r->term[r->nterms++] =
@@ -255,7 +255,7 @@ static bool ref_of_yield(nd_code *c, const nd_value *v, int yield, nd_ref *r)
 
 static void cut_piece(nd_code *c, const nd_op *slice, nd_ref *r)
 {
-    int i = axis_at(r, slice->axes[0]);
+    int i = nd_ref_axis(r, slice->axes[0]);
     const nd_type *t = &slice->out[0]->type;
     int ext = nd_ext_of(c, t, nd_axis_at(t, slice->axes[0]));
     if (ext != r->ext[i])
@@ -268,7 +268,7 @@ static void repeat_along(nd_code *c, const nd_op *op, nd_ref *r)
 {
     nd_ref wide = shaped(c, &op->out[0]->type);
     for (int i = 0; i < wide.rank; i++) {
-        int j = axis_at(r, wide.axis[i]);
+        int j = nd_ref_axis(r, wide.axis[i]);
         wide.stride[i] = j < 0 ? (nd_len){0} : r->stride[j];
     }
     r->rank = wide.rank;
@@ -281,7 +281,7 @@ static void repeat_along(nd_code *c, const nd_op *op, nd_ref *r)
 static void split_axis(nd_code *c, const nd_op *op, nd_ref *r)
 {
     nd_ref x = *r;
-    int k = axis_at(r, op->axes[0]), extra = op->nto - 1;
+    int k = nd_ref_axis(r, op->axes[0]), extra = op->nto - 1;
     nd_len stride = x.stride[k];
     r->rank += extra;
     for (int i = x.rank - 1; i > k; i--) {
@@ -302,10 +302,10 @@ static void split_axis(nd_code *c, const nd_op *op, nd_ref *r)
 static void flatten_axes(nd_code *c, const nd_op *op, nd_ref *r)
 {
     const nd_type *t = &op->out[0]->type;
-    nd_len step = r->stride[axis_at(r, op->axes[op->naxes - 1])];
+    nd_len step = r->stride[nd_ref_axis(r, op->axes[op->naxes - 1])];
     for (int i = 1; i < op->naxes; i++)
-        drop(r, axis_at(r, op->axes[i]));
-    int k = axis_at(r, op->axes[0]);
+        drop(r, nd_ref_axis(r, op->axes[i]));
+    int k = nd_ref_axis(r, op->axes[0]);
     r->axis[k] = op->to[0];
     r->ext[k] = nd_ext_of(c, t, nd_axis_at(t, op->to[0]));
     r->stride[k] = step;
@@ -325,7 +325,7 @@ static bool ref_of_view(nd_code *c, const nd_value *v, nd_ref *r)
     else if (op->kind == OP_FLATTEN)
         flatten_axes(c, op, r);
     else if (op->kind == OP_RENAME) {
-        int i = axis_at(r, op->axes[0]);
+        int i = nd_ref_axis(r, op->axes[0]);
         r->axis[i] = op->to[0];
         r->ext[i] = nd_ext_of(c, &v->type, nd_axis_at(&v->type, op->to[0]));
     }
@@ -382,7 +382,7 @@ nd_ref nd_grad_ref(nd_code *c, const nd_op *accum)
     for (nd_value *v = accum->in[0]; v != nd_accum_source(c, accum);
          v = v->def->in[0])
         if (v->def->kind == OP_RENAME)
-            r.axis[axis_at(&r, v->def->to[0])] = v->def->axes[0];
+            r.axis[nd_ref_axis(&r, v->def->to[0])] = v->def->axes[0];
     return r;
 }
 

@@ -460,6 +460,17 @@ static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
     return at;
 }
 
+/* What a buffer that outlives its list counts as. A parameter that is gathered
+ * once per step is kept as other weights are. */
+static size_t *part_of(nd_stage_mem *mem, const nd_value *v)
+{
+    if (v->def && v->def->kind == OP_INPUT)
+        return &mem->input_bytes;
+    return v->def && v->def->phase == PH_PRE && nd_is_weight_copy(v)
+               ? &mem->weight_bytes
+               : &mem->saved_bytes;
+}
+
 /* Buffers that outlive their list; sets skip for them. Returns the end. */
 static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
                             const uint8_t *lists, bool *skip, size_t at)
@@ -480,8 +491,7 @@ static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
             size_t bytes = nd_bytes_max(c, v);
             size_t copies = pass == 2 ? slots : 1;
             add_place(c, mem, v, at, pass == 2 ? bytes : 0);
-            *(pass == 0 ? &mem->input_bytes : &mem->saved_bytes) +=
-                bytes * copies;
+            *part_of(mem, v) += bytes * copies;
             at += bytes * copies;
             skip[i] = true;
         }

@@ -27,10 +27,12 @@ void nd_list_passes(FILE *out);
 
 bool pass_experts(nd_module *m, const nd_options *o);
 bool pass_precision(nd_module *m, const nd_options *o);
+bool pass_context(nd_module *m, const nd_options *o);
 bool pass_autodiff(nd_module *m, const nd_options *o);
 bool pass_simplify(nd_module *m, const nd_options *o);
 bool pass_batch(nd_module *m, const nd_options *o);
 bool pass_shard(nd_module *m, const nd_options *o);
+bool pass_fit(nd_module *m, const nd_options *o);
 bool pass_comm_opt(nd_module *m, const nd_options *o);
 bool pass_recompute(nd_module *m, const nd_options *o);
 bool pass_pipeline(nd_module *m, const nd_options *o);
@@ -51,6 +53,12 @@ void nd_mincut_sink(nd_mincut *c, int v);
 /* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
 void nd_mincut_solve(nd_mincut *c, bool *kept);
 
+/* ---- stages_check.c ------------------------------------------------------ */
+
+/* Proves that every stage has what its ops read, and that each iteration and
+ * each effect happens once. */
+bool nd_stages_check(nd_module *m);
+
 /* ---- schedule.c --------------------------------------------------------- */
 
 /* The compute order (ACT_F, ACT_B) of each of p stages for m microbatches.
@@ -66,8 +74,59 @@ double nd_schedule_bubble(const nd_module *m);
 /* ---- cost.c ------------------------------------------------------------- */
 
 double nd_op_flops(const nd_op *op, const nd_mesh *mesh);  /* per rank, ceil */
-/* Bytes that one rank sends for this collective op, ring algorithm. */
-double nd_op_comm_bytes(const nd_op *op, const nd_mesh *mesh);
+/* To choose between collectives: the bytes that one rank sends for one between
+ * two types of a value, were all pieces as large as the largest. */
+double nd_comm_bytes(nd_opcode kind, uint32_t over, const nd_type *in,
+                     const nd_type *out, const nd_mesh *mesh);
+
+/* The kinds of calls that carry bytes between ranks, as the runtime counts
+ * them. An op may be carried by another one's kind. */
+typedef enum {
+    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL,
+    COMM_SHIFT, COMM_SEND, COMM_RECV, COMM_NKINDS
+} nd_comm_kind;
+extern const char *const nd_comm_names[COMM_NKINDS];
+
+/* What the ranks run on: `near` neighbours share fast links. */
+typedef struct nd_cluster {
+    int near;
+    double near_bandwidth, near_latency;     /* bytes per second, seconds */
+    double far_bandwidth, far_latency;
+} nd_cluster;
+extern const nd_cluster nd_default_cluster;
+/* Seconds that one call of `members` ranks along `mesh` takes, each of which
+ * sends so many bytes. */
+double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
+                       uint32_t mesh, int members, double bytes);
+
+/* ---- comm_bytes.c: what one rank sends ----------------------------------- */
+
+/* A rank at a microbatch: coord[micro]. */
+typedef struct nd_spot {
+    const nd_mesh *mesh;
+    int coord[ND_MAX_MESH];
+    const nd_axis *piped;            /* whose iterations it has, or NULL */
+    int64_t iterations;
+} nd_spot;
+nd_spot nd_spot_of(const nd_module *m, int rank);
+int64_t nd_spot_numel(const nd_spot *s, const nd_type *t);
+int nd_group_size(const nd_mesh *m, uint32_t mesh);
+
+/* What one op or one step of the update does on a rank: calls of one kind, and
+ * the bytes that the rank sends in all of them. */
+typedef struct nd_message {
+    nd_comm_kind kind;
+    int64_t calls, bytes;
+} nd_message;
+nd_message nd_op_message(const nd_spot *s, const nd_op *op);
+/* The same of a collective that makes type y of a value of type x. */
+nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
+                           const nd_type *x, const nd_type *y);
+/* The same of `words` numbers of 4 bytes on every rank of a group: summed; or
+ * gathered (or scattered) in equal parts, `words` in all. */
+nd_message nd_sum_message(const nd_spot *s, uint32_t mesh, int64_t words);
+nd_message nd_parts_message(const nd_spot *s, nd_comm_kind k, uint32_t mesh,
+                            int64_t words);
 
 /* ---- heap.c: numbers, the least one first ------------------------------- */
 
@@ -272,6 +331,7 @@ nd_ref nd_grad_ref(nd_code *c, const nd_op *accum);
 nd_value *nd_accum_source(const nd_code *c, const nd_op *accum);
 /* Where the result of an op goes that accumulates or stores; see vinfo. */
 bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
+int nd_ref_axis(const nd_ref *r, const nd_axis *a);  /* position or -1 */
 bool nd_is_packed(const nd_code *c, const nd_ref *r);
 nd_len nd_numel_local(nd_code *c, const nd_ref *r);  /* of this rank */
 size_t nd_bytes_max(nd_code *c, const nd_value *v);  /* place of v, rounded */
@@ -323,9 +383,115 @@ void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 void nd_buckets(nd_code *c);         /* buckets.c */
+/* Is a parameter stored in smaller pieces than its uses read? */
+bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
+/* The mesh axes that share a parameter's state, each a flat part of it, as far
+ * as its gradient is summed over them (shard_store.c). */
+uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
+/* Is every parameter in the one bucket that does what its types demand? */
+bool nd_buckets_check(nd_code *c);
 /* The mesh axes that cut the matrices of a parameter, not only their list. */
 uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
+
+/* ---- comm_report.c: what a rank sends in a step -------------------------- */
+
+/* One collective of the program, or one that the runtime adds to it. */
+typedef struct nd_comm_row {
+    const char *when;                /* "forward", "gradients", ... */
+    const char *name;                /* of the op, or of the kind */
+    nd_comm_kind kind;
+    uint32_t mesh;                   /* no axis of size 1 */
+    int members;                     /* of the group */
+    nd_loc loc;                      /* where the program asks for it */
+    const char *what;                /* ... or what the runtime does it for */
+    int64_t calls;                   /* of a step */
+    int64_t once;                    /* bytes of the largest call */
+    int64_t bytes;                   /* of the step; a receive's are sent by
+                                        another rank */
+    double seconds;
+} nd_comm_row;
+typedef ND_VEC(nd_comm_row) nd_comm_rows;
+/* In the order of the program. */
+void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
+                     nd_comm_rows *rows);
+/* The first rank of a stage: it has the largest pieces. */
+int nd_first_rank(const nd_module *m, int stage);
+
+/* ---- simulate.c: training steps of the compiled program, by rank --------- */
+
+/* One step of gradient descent: w -= lr * x with x = g * min(1, clip / norm),
+ * plus decay * w where the parameter decays. */
+typedef struct nd_sgd {
+    double lr, clip, decay;
+} nd_sgd;
+
+/* Every rank's weights and gradients, in the flat ranges of the buckets. */
+typedef struct nd_sim {
+    nd_code *c;
+    nd_arena *a;
+    int nranks;
+    double **weights, **grads;       /* [bucket * nranks + rank]; NULL where
+                                        the rank's stage lacks the bucket */
+    double loss, norm;               /* of the last step */
+    nd_eval_result result;           /* ... and what else it computed */
+    int64_t reductions;              /* of buckets, each group once, so far */
+} nd_sim;
+
+/* The buckets of a module, which stays as it is. */
+nd_code *nd_sim_code(nd_module *m);
+/* All ranks begin with these weights, by index of the parameter. */
+nd_sim *nd_sim_new(nd_code *c, nd_arena *a, nd_tensor *const *weights);
+/* Computes, reduces and updates as the generated program does. False after an
+ * error: a rank lacks what it needs, or replicas differ. */
+bool nd_sim_step(nd_sim *s, const nd_eval_options *inputs, const nd_sgd *g);
+/* What a rank holds of a parameter, and of its gradient when all reductions
+ * are done; v NULL: nothing. */
+nd_piece nd_sim_weight(nd_sim *s, const nd_param *p, int rank);
+nd_piece nd_sim_grad(nd_sim *s, const nd_param *p, int rank);
+
+/* ---- prove.c: one device against all ranks ------------------------------- */
+
+enum { ND_PROVE_STEPS = 3 };
+
+/* What one device computes: the right answers. */
+typedef struct nd_answers {
+    nd_module *m;                    /* the source graph with its gradients */
+    nd_arena *a;
+    uint64_t seed;
+    nd_sgd sgd;                      /* clip: half of the first norm */
+    int nfeeds;
+    nd_feed *feeds[ND_PROVE_STEPS];  /* inputs of each step */
+    double loss[ND_PROVE_STEPS], norm[ND_PROVE_STEPS];
+    nd_tensor **outputs[ND_PROVE_STEPS];
+    nd_tensor **grads[ND_PROVE_STEPS];       /* by parameter */
+    nd_tensor **weights[ND_PROVE_STEPS + 1]; /* before and after each step */
+} nd_answers;
+
+typedef struct nd_proof_row {        /* of a parameter */
+    const nd_param *p;
+    double grad, weight;             /* largest differences, see prove.c */
+} nd_proof_row;
+
+typedef struct nd_proof {
+    int nrows;
+    nd_proof_row *row;
+    double loss[ND_PROVE_STEPS], norm[ND_PROVE_STEPS];
+    double worst;                    /* of everything compared */
+    int64_t collectives[OP_COUNT];   /* in all steps */
+    int64_t reductions;              /* ... and those of buckets */
+    bool equal;
+    char what[256];                  /* the first thing that differs */
+} nd_proof;
+
+/* NULL after an error. */
+nd_answers *nd_answers_new(nd_module *m, uint64_t seed);
+void nd_answers_free(nd_answers *x);
+/* Runs the same steps on all ranks and compares. False if that failed, which
+ * was reported. */
+bool nd_prove(const nd_answers *x, nd_code *c, nd_proof *out);
+/* Equal, as far as sums in another order can be: 1e-9. */
+extern const double nd_prove_room;
 
 #endif

@@ -111,6 +111,8 @@ static void check_holder(nd_op *op, void *user)
         const nd_param *p = nd_param_of(m, op->out[0]);
         piped = p->nlayers && p->layer[0].axis == axis;
     }
+    if (op->nout == 1 && nd_is_weight_copy(op->out[0]))
+        piped = true;                /* its parameter's op answers for it */
     for (int i = 0; i < op->nin && !piped; i++)
         found = has_axis(h, op->in[i]) ? op->in[i] : found;
     for (int i = 0; i < op->nout && !piped; i++)
@@ -182,7 +184,7 @@ static bool reads_first_only(const nd_op *op)
     for (int i = 0; i < op->nin; i++) {
         const nd_op *d = op->in[i]->def;
         if (d->kind == OP_PARAM || op->in[i]->mark ||
-            nd_is_weight_cast(op->in[i]))
+            nd_is_weight_copy(op->in[i]))
             continue;
         if (!(d->mark & (d->phase == PH_BWD ? OF_FIRST : BEFORE_FWD)))
             return false;
@@ -244,7 +246,7 @@ static bool on_demand(const nd_op *op)
 {
     return op->kind == OP_PARAM || op->phase == PH_PRE ||
            (op->nout == 1 &&
-            (op->out[0]->mark || nd_is_weight_cast(op->out[0])));
+            (op->out[0]->mark || nd_is_weight_copy(op->out[0])));
 }
 
 static int place_of(const pipe *pp, const nd_op *op)
@@ -573,5 +575,5 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     fill_crossings(&pp);
     fill_stages(&pp);
     house_unused(&pp);
-    return true;
+    return nd_stages_check(m);
 }

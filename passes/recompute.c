@@ -43,9 +43,8 @@ static bool product_of_activations(const remat *r, const nd_op *op)
     int64_t out = local_bytes(r->m, &op->out[0]->type);
     for (int i = 0; i < 2; i++) {
         const nd_value *x = op->in[i];
-        if (x->def && x->def->kind == OP_CAST)
-            x = x->def->in[0];       /* a weight in the width of the product */
-        if (nd_param_of(r->m, x) || local_bytes(r->m, &x->type) >= out)
+        if (nd_param_of(r->m, x) || nd_is_weight_copy(x) ||
+            local_bytes(r->m, &x->type) >= out)
             return false;
     }
     return true;
@@ -56,13 +55,16 @@ static bool product_of_activations(const remat *r, const nd_op *op)
 static bool other_stage(const remat *r, const nd_value *v)
 {
     return !r->fwd && v->mark && r->fenced[v->mark - 1] && !nd_is_free(v) &&
-           !nd_is_weight_cast(v);
+           !nd_is_weight_copy(v);
 }
 
 static bool can_repeat(const remat *r, const nd_value *v)
 {
     if (!v->def || other_stage(r, v))
         return false;
+    /* A parameter that was gathered for one use is gathered for the next. */
+    if (nd_is_weight_copy(v))
+        return true;
     nd_remat how = r->m->plan.recompute;
     bool inside = how == REMAT_BLOCK && r->fwd;
     /* By what travelled with them the rows are known again in backward. */

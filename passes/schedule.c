@@ -191,5 +191,5 @@ bool pass_schedule(nd_module *m, const nd_options *o)
         return false;
     for (int s = 0; s < p; s++)
         pr->stage[s].slots = slots_needed(arena, &pr->stage[s], n);
-    return true;
+    return nd_slots_check(m);
 }

@@ -13,6 +13,8 @@ bool nd_schedule_crosses(const nd_program *p, int s);
 /* Proves that the actions of all stages compute every microbatch once, in
  * order, and never wait for each other in a circle. Reports what is wrong. */
 bool nd_schedule_check(nd_module *m);
+/* Proves that the slots hold what the microbatches keep. */
+bool nd_slots_check(nd_module *m);
 /* Most microbatches between their forward and the end of their backward. */
 int nd_schedule_in_flight(const nd_stage *s);
 

@@ -175,3 +175,23 @@ bool nd_schedule_check(nd_module *m)
             return false;
     return check_deadlock(m);
 }
+
+/* Microbatch mb lives in slot mb % slots: it must be done with before the next
+ * one that lives there begins. */
+bool nd_slots_check(nd_module *m)
+{
+    const nd_program *p = m->program;
+    for (int s = 0; s < p->nstages; s++) {
+        const nd_stage *st = &p->stage[s];
+        int *last = ND_NEWN(m->ctx->arena, int, p->nmicro + 1);
+        for (int i = 0; i < st->actions.n; i++)
+            last[st->actions.v[i].mb] = i;
+        for (int i = 0; i < st->actions.n; i++) {
+            int before = st->actions.v[i].mb - st->slots;
+            if (st->slots < 1 || (before >= 0 && last[before] > i))
+                return wrong(m, s, st->actions.v[i],
+                             "another microbatch is still in its slot");
+        }
+    }
+    return true;
+}

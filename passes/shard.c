@@ -17,13 +17,7 @@ static void block(nd_sh *s, nd_sh_level *up, nd_block *b);
 
 /* ---- iteration space ----------------------------------------------------- */
 
-typedef struct space {
-    int n;
-    nd_axis *axis[2 * ND_MAX_RANK];
-    nd_cut cut[2 * ND_MAX_RANK];
-} space;
-
-static void add_axis(space *sp, nd_axis *a)
+static void add_axis(nd_sh_space *sp, nd_axis *a)
 {
     for (int i = 0; i < sp->n; i++)
         if (sp->axis[i] == a)
@@ -32,14 +26,14 @@ static void add_axis(space *sp, nd_axis *a)
         sp->axis[sp->n++] = a;
 }
 
-static void add_axes(space *sp, const nd_type *t, const nd_axis *skip)
+static void add_axes(nd_sh_space *sp, const nd_type *t, const nd_axis *skip)
 {
     for (int i = 0; i < t->rank; i++)
         if (t->axis[i] != skip)
             add_axis(sp, t->axis[i]);
 }
 
-static nd_cut cut_of(const space *sp, const nd_axis *a)
+static nd_cut cut_of(const nd_sh_space *sp, const nd_axis *a)
 {
     for (int i = 0; i < sp->n; i++)
         if (sp->axis[i] == a)
@@ -54,7 +48,7 @@ static nd_axis *name_in_space(const nd_op *op, nd_axis *a)
     return op->nto && a == op->axes[0] ? op->to[0] : a;
 }
 
-static void set_cut(space *sp, const nd_axis *a, nd_cut cut)
+static void set_cut(nd_sh_space *sp, const nd_axis *a, nd_cut cut)
 {
     for (int i = 0; i < sp->n; i++)
         if (sp->axis[i] == a)
@@ -64,7 +58,7 @@ static void set_cut(space *sp, const nd_axis *a, nd_cut cut)
 /* A whole axis and its major part are cut alike, at multiples of the minor
  * part: by the rules of the new name or, if there are none, of the old one. */
 static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
-                      space *sp)
+                      nd_sh_space *sp)
 {
     const nd_axis *major = op->kind == OP_SPLIT ? op->to[0] : op->axes[0];
     nd_cut cut = cut_of(sp, op->to[0]);
@@ -81,17 +75,23 @@ static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
 }
 
 /* Rows that travelled are with the rank that holds their expert. */
-static void meet_experts(const nd_op *op, space *sp)
+static void meet_experts(const nd_op *op, nd_sh_space *sp)
 {
     const nd_axis *r = nd_routed_axis(&op->in[2]->type);
     if (r && r->route->experts == op->axes[0])
         set_cut(sp, op->axes[0], (nd_cut){1, {(uint8_t)r->route->over}});
 }
 
+/* Does each rank along one mesh axis have one element of `a`? */
+static bool one_per_rank(const nd_module *m, const nd_axis *a, nd_cut cut)
+{
+    return cut.n == 1 && m->mesh.size[cut.m[0]] == a->size;
+}
+
 /* Axes that the op cannot cut, because it runs along them, or not as the rules
  * say. */
 static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
-                       space *sp)
+                       nd_sh_space *sp)
 {
     switch (op->kind) {
     case OP_REDUCE:
@@ -111,6 +111,11 @@ static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
             set_cut(sp, op->axes[0]->route->rows.axis[i],
                     op->axes[0]->route->rows.cut[i]);
         break;
+    case OP_ROLL:
+        if (nd_is_free(op->out[0]) ||
+            !one_per_rank(s->m, op->axes[0], cut_of(sp, op->axes[0])))
+            set_cut(sp, op->axes[0], (nd_cut){0});
+        break;
     case OP_SPLIT:
     case OP_FLATTEN:
         cut_major(s, op, taken, sp);
@@ -124,9 +129,9 @@ static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
     }
 }
 
-static space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
+static nd_sh_space space_of(nd_sh *s, const nd_op *op, uint32_t taken)
 {
-    space sp = {0};
+    nd_sh_space sp = {0};
     nd_axis *skip = op->nto ? op->axes[0] : NULL;
     for (int i = 0; i < op->nin; i++)
         add_axes(&sp, &op->in[i]->type, skip);
@@ -182,12 +187,34 @@ static bool settled_before(nd_sh *s, const nd_op *op)
     return true;
 }
 
+/* Will an op further down, which is not linear in the sum, settle it anyway, at
+ * the cut of these axes? What reads it before that need not stay pending: the
+ * gradient of a bias beside that of a gain. */
+static bool settled_later(const nd_sh_level *lv, const nd_op *op)
+{
+    const nd_value *v = op->in[0];
+    for (int i = lv->at + 1; i < lv->block->ops.n; i++) {
+        const nd_op *x = lv->block->ops.v[i];
+        if (x->kind != OP_MAP || x->sub != EW_MUL || x->phase != op->phase ||
+            (x->in[0] != v && x->in[1] != v))
+            continue;
+        const nd_type *other = &x->in[x->in[0] == v]->type;
+        nd_type all = nd_union(&v->type, other);
+        if (other->rank && all.rank == v->type.rank)
+            return true;
+    }
+    return false;
+}
+
 /* The mesh axes whose pending sums this op lets through. Not a broadcast: the
  * sum is smaller before it. */
-static uint32_t passes_through(nd_sh *s, const nd_op *op)
+static uint32_t passes_through(nd_sh *s, const nd_sh_level *lv,
+                               const nd_op *op)
 {
     uint32_t first = op->nin ? op->in[0]->type.sum : 0;
-    if (settled_before(s, op))
+    bool whole = !(first >> s->m->mesh.micro & 1);
+    if (settled_before(s, op) || (op->kind == OP_REDUCE && first && whole &&
+                                  settled_later(lv, op)))
         return 0;
     if ((op->nin == 1 || op->kind == OP_COMBINE) && nd_is_linear(op) &&
         op->kind != OP_BROADCAST)
@@ -249,7 +276,7 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
 
 /* ---- ops ----------------------------------------------------------------- */
 
-static void set_cuts(nd_type *t, const space *sp)
+static void set_cuts(nd_type *t, const nd_sh_space *sp)
 {
     for (int i = 0; i < t->rank; i++)
         t->cut[i] = cut_of(sp, t->axis[i]);
@@ -258,8 +285,9 @@ static void set_cuts(nd_type *t, const space *sp)
 static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     close_open(s, op);
-    uint32_t through = passes_through(s, op) | micro_through(s->m, op);
-    space sp = space_of(s, op, through);
+    uint32_t through = passes_through(s, lv, op) | micro_through(s->m, op);
+    nd_sh_space sp = space_of(s, op, through);
+    s->space = &sp;
     for (int i = 0; i < op->nin; i++) {
         nd_type t = op->in[i]->type;
         t.sum = t.sum & through;
@@ -267,6 +295,11 @@ static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
         for (int k = 0; k < t.rank; k++)
             t.cut[k] = cut_of(&sp, name_in_space(op, t.axis[k]));
         op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
+    }
+    s->space = NULL;
+    if (op->kind == OP_ROLL && cut_of(&sp, op->axes[0]).n) {
+        op->kind = OP_SHIFT_RING;
+        op->mesh = 1u << cut_of(&sp, op->axes[0]).m[0];
     }
     for (int i = 0; i < op->nout; i++) {
         set_cuts(&op->out[i]->type, &sp);
@@ -291,6 +324,7 @@ static void accumulate(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     nd_param *p = op->param;
     nd_type t = op->in[0]->type;
+    s->summed[p->index] |= t.sum;
     t.sum &= ~nd_cut_mask(&p->value->type);
     t.max = 0;
     for (int i = 0; i < t.rank; i++)
@@ -308,6 +342,16 @@ static void output(nd_sh *s, nd_sh_level *lv, nd_op *op)
     op->in[0] = nd_sh_convert(s, lv, op->in[0], &t);
 }
 
+/* A parameter that is gathered once per step is scanned whole. */
+static void gather_scanned(nd_sh *s, nd_sh_level *lv, nd_op *op, int i)
+{
+    const nd_op *def = op->in[i]->def;
+    if (!def || def->kind != OP_PARAM || def->phase != PH_PRE)
+        return;
+    nd_type t = nd_sh_home(s->m, &op->in[i]->type, PH_PRE);
+    op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
+}
+
 static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     nd_block *b = op->body;
@@ -315,6 +359,7 @@ static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
     for (int i = 0; i < nin; i++) {
         nd_type *t = &b->args.v[i]->type;
         if (i >= op->ncarry) {
+            gather_scanned(s, lv, op, i);
             nd_dtype keep = t->dtype;
             *t = op->in[i]->type;
             t->dtype = keep;
@@ -350,8 +395,7 @@ static void block(nd_sh *s, nd_sh_level *up, nd_block *b)
             input(s, op);
             break;
         case OP_PARAM:
-            op->out[0]->type =
-                nd_sh_home(s->m, &op->out[0]->type, PH_PRE);
+            nd_sh_store(s, op);
             break;
         case OP_CONST:
             break;
@@ -431,7 +475,8 @@ static void check_room(nd_sh *s)
 bool pass_shard(nd_module *m, const nd_options *o)
 {
     (void)o;
-    nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n)};
+    nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n),
+               .summed = ND_NEWN(m->ctx->arena, uint32_t, m->params.n)};
     nd_walk(m->step, check_rules, &s);
     check_room(&s);
     nd_clear_marks(m);
@@ -439,13 +484,16 @@ bool pass_shard(nd_module *m, const nd_options *o)
     block(&s, NULL, m->step);
     if (!s.failed)
         unify_gradients(&s);
+    nd_sh_check_store(&s);
     for (int i = 0; i < m->params.n; i++) {
         nd_param *p = m->params.v[i];
         uint32_t sum = p->grad.sum;
         p->grad = p->value->type;
         p->grad.sum = sum;
     }
-    if (!s.failed)
+    if (!s.failed) {
+        nd_sh_tell(&s);
         nd_dce(m);
+    }
     return !s.failed;
 }

@@ -3,14 +3,18 @@
  *   +tp            -> seq/tp     reduce_scatter
  *   +tp            -> settled    all_reduce
  *   seq/tp         -> seq        all_gather
+ *   seq/tp, heads  -> heads/tp   all_to_all
  *   seq            -> seq/tp     slice, which moves nothing
  *
- * A pending value settles at the cut of its own axes first and goes on from
- * there, so two readers share the reduction. Every copy is kept and found
- * again: the three products q, k, v share one all_gather. Values made from
+ * shard_search.c finds the cheapest ones. They start at any copy of the value
+ * that there is: the three products q, k, v share one all_gather. A pending
+ * value settles at the cut of its own axes first and goes on from there, where
+ * that costs no more, so two readers share the reduction. Values made from
  * inputs alone are never moved: each use computes them at its own cut.
  */
 #include "shard.h"
+
+enum { MOST_COPIES = 8 };            /* to start from */
 
 nd_sh_info *nd_sh_info_of(nd_sh *s, nd_value *v)
 {
@@ -39,43 +43,34 @@ static const nd_op *current(const nd_sh_level *lv)
                                      : lv->block->parent;
 }
 
-static bool is_prefix(nd_cut a, nd_cut b)
+/* ---- one move after the other ------------------------------------------- */
+
+/* What needs no microbatch is made once per step, for all readers. */
+static nd_phase phase_of(const nd_sh *s, const nd_builder *b,
+                         const nd_value *v, uint32_t cuts)
 {
-    if (a.n > b.n)
-        return false;
-    for (int i = 0; i < a.n; i++)
-        if (a.m[i] != b.m[i])
-            return false;
-    return true;
+    bool early = v->def && v->def->phase == PH_PRE &&
+                 !(cuts >> s->m->mesh.micro & 1);
+    return early ? PH_PRE : b->phase;
 }
 
-/* ---- one step ------------------------------------------------------------ */
-
-static nd_value *step(nd_sh *s, nd_builder *b, nd_opcode k, nd_value *v,
-                      nd_axis *axis, uint32_t mesh)
+static nd_value *collective(nd_sh *s, nd_builder *b, nd_value *v,
+                            const nd_sh_move *move, nd_red red)
 {
     nd_type t = v->type;
+    int naxes = move->kind == OP_ALL_REDUCE ? 0
+                : move->kind == OP_ALL_TO_ALL ? 2 : 1;
     b->hint = v->name;
-    nd_op *op = nd_op_new(b, k, 1, &v, 1, &t);
-    if (axis) {
-        op->naxes = 1;
-        op->axes = ND_NEW(s->m->ctx->arena, nd_axis *);
-        op->axes[0] = axis;
-    }
-    op->mesh = mesh;
-    if (!nd_retype(s->m, op))
-        s->failed = true;
-    return op->out[0];
-}
-
-static nd_value *all_reduce(nd_sh *s, nd_builder *b, nd_value *v,
-                            uint32_t mesh, nd_red red)
-{
-    nd_type t = v->type;
-    b->hint = v->name;
-    nd_op *op = nd_op_new(b, OP_ALL_REDUCE, 1, &v, 1, &t);
+    nd_op *op = nd_op_new(b, move->kind, 1, &v, 1, &t);
+    op->phase = phase_of(s, b, v, nd_cut_mask(&t) | move->mesh);
+    op->naxes = naxes;
+    op->axes = ND_NEWN(s->m->ctx->arena, nd_axis *, naxes + 1);
+    if (naxes > 0)
+        op->axes[0] = t.axis[move->axis];
+    if (naxes > 1)
+        op->axes[1] = t.axis[move->to];
+    op->mesh = move->mesh;
     op->sub = red;
-    op->mesh = mesh;
     if (!nd_retype(s->m, op))
         s->failed = true;
     return op->out[0];
@@ -110,48 +105,117 @@ static nd_value *reject_recut(nd_sh *s, nd_builder *b, nd_value *v)
     return v;
 }
 
-/* Resolves what is pending in v and not in `want`. Integers are few: they are
- * reduced everywhere, then cut. */
-static nd_value *resolve(nd_sh *s, nd_builder *b, nd_value *v,
-                         const nd_type *want)
+/* Copies that something was paid for are kept: a later reader may start from
+ * them. */
+static nd_value *follow(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
+                        const nd_sh_path *path)
 {
-    uint32_t micro = 1u << s->m->mesh.micro;
-    if (v->type.max)
-        v = all_reduce(s, b, v, v->type.max, RED_MAX);
-    uint32_t due = v->type.sum & ~want->sum;
-    if (due & micro)
-        return reject_micro(s, b, v);
-    for (int i = 0; i < want->rank; i++) {
-        for (;;) {
-            nd_cut have = v->type.cut[i];
-            if (!is_prefix(have, want->cut[i]) || have.n == want->cut[i].n)
-                break;
-            uint32_t next = 1u << want->cut[i].m[have.n];
-            if (!(due & next) || !nd_is_float(v->type.dtype))
-                break;
-            v = step(s, b, OP_REDUCE_SCATTER, v, v->type.axis[i], next);
-            due &= ~next;
-        }
+    for (int i = 0; i < path->moves.n && !s->failed; i++) {
+        const nd_sh_move *move = &path->moves.v[i];
+        v = collective(s, b, v, move, RED_SUM);
+        if (move->kind != OP_SLICE && i + 1 < path->moves.n)
+            ND_PUSH(s->m->ctx->arena, &info->variants, v);
     }
-    return due ? all_reduce(s, b, v, due, RED_SUM) : v;
+    return v;
 }
 
-static nd_value *recut(nd_sh *s, nd_builder *b, nd_value *v,
-                       const nd_type *want)
+/* ---- where to start, what to pass by ------------------------------------ */
+
+typedef struct copies {
+    int n;
+    nd_value *v[MOST_COPIES];
+    const nd_type *type[MOST_COPIES];
+} copies;
+
+/* Copies that `want` can be made from: the value itself and what was made from
+ * it before. */
+static copies copies_of(const nd_sh_info *info, nd_value *v,
+                        const nd_type *want)
 {
-    for (int i = 0; i < want->rank && !s->failed; i++)
-        while (!is_prefix(v->type.cut[i], want->cut[i])) {
-            nd_cut c = v->type.cut[i];
-            if (c.m[c.n - 1] == s->m->mesh.micro)
-                return reject_recut(s, b, v);
-            v = step(s, b, OP_ALL_GATHER, v, v->type.axis[i],
-                     1u << c.m[c.n - 1]);
+    copies c = {0};
+    for (int i = -1; i < info->variants.n && c.n < MOST_COPIES; i++) {
+        nd_value *x = i < 0 ? v : info->variants.v[i];
+        if (x->type.max || (want->sum & ~x->type.sum))
+            continue;
+        c.v[c.n] = x;
+        c.type[c.n++] = &x->type;
+    }
+    return c;
+}
+
+static bool is_settled(const copies *c, const nd_type *want)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->type[i]->sum == want->sum)
+            return true;
+    return false;
+}
+
+/* v settled at the cut of its own axes, as far as that needs a reduction only:
+ * where the others who read it start from. */
+static nd_type settled_type(const nd_sh *s, const nd_builder *b,
+                            const nd_value *v, const nd_type *want)
+{
+    nd_type home = *want, t = v->type;
+    uint32_t due = t.sum & ~want->sum;
+    nd_phase phase = v->def && v->def->phase == PH_PRE ? PH_PRE : b->phase;
+    nd_sh_walk(s->m, home.rank, home.axis, want->sum, phase, home.cut);
+    for (int i = 0; i < t.rank; i++)
+        while (nd_cut_begins(home.cut[i], t.cut[i]) &&
+               t.cut[i].n < home.cut[i].n &&
+               due >> home.cut[i].m[t.cut[i].n] & 1) {
+            uint8_t k = home.cut[i].m[t.cut[i].n];
+            t.cut[i].m[t.cut[i].n++] = k;
+            due &= ~(1u << k);
         }
-    for (int i = 0; i < want->rank; i++)
-        while (v->type.cut[i].n < want->cut[i].n && !s->failed)
-            v = step(s, b, OP_SLICE, v, v->type.axis[i],
-                     1u << want->cut[i].m[v->type.cut[i].n]);
-    return v;
+    t.sum = want->sum;
+    return t;
+}
+
+/* Pending sums are settled for all who read v, unless the way past that type is
+ * the longer one. */
+static nd_value *settle(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
+                        const nd_type *want, double direct)
+{
+    nd_type home = settled_type(s, b, v, want);
+    const nd_type *from = &v->type, *half = &home;
+    nd_sh_path first, rest;
+    if (!nd_sh_search(s->m, 1, &from, &home, &first) ||
+        !nd_sh_search(s->m, 1, &half, want, &rest) ||
+        first.bytes + rest.bytes > direct * (1 + 1e-9))
+        return v;
+    nd_value *r = follow(s, b, info, v, &first);
+    if (!s->failed && !nd_same_cut(&r->type, want))
+        ND_PUSH(s->m->ctx->arena, &info->variants, r);
+    return r;
+}
+
+static nd_value *move(nd_sh *s, nd_sh_level *lv, nd_builder *b,
+                      nd_sh_info *info, nd_value *v, const nd_type *wanted)
+{
+    uint32_t micro = 1u << s->m->mesh.micro;
+    nd_type t = *wanted, *want = &t;
+    t.sum &= v->type.sum;            /* what is settled stays so */
+    copies c = copies_of(info, v, want);
+    nd_sh_path path;
+    if (v->type.max && !c.n) {
+        nd_sh_move all = {.kind = OP_ALL_REDUCE, .mesh = v->type.max};
+        v = collective(s, b, v, &all, RED_MAX);
+        ND_PUSH(s->m->ctx->arena, &info->variants, v);
+        c = copies_of(info, v, want);
+    }
+    if (v->type.sum & ~want->sum & micro)
+        return reject_micro(s, b, v);
+    if (!nd_sh_search(s->m, c.n, c.type, want, &path))
+        return reject_recut(s, b, v);
+    if (!is_settled(&c, want)) {
+        v = settle(s, b, info, v, want, path.bytes);
+        c = copies_of(info, v, want);
+        if (!nd_sh_search(s->m, c.n, c.type, want, &path))
+            return reject_recut(s, b, v);
+    }
+    nd_sh_notice(s, current(lv), lv->block, c.v[path.from], want, &path);
+    return follow(s, b, info, c.v[path.from], &path);
 }
 
 /* ---- without moving anything --------------------------------------------- */
@@ -206,36 +270,6 @@ static nd_value *kept_copy(nd_sh *s, nd_value *v, const nd_type *want)
     return NULL;
 }
 
-/* A copy of v that is pending over no more than `want`: one of which `want` is
- * a piece, one that was settled before, or one settled now at the cut of its
- * own axes. */
-static nd_value *settled(nd_sh *s, nd_builder *b, nd_sh_info *info,
-                         nd_value *v, const nd_type *want)
-{
-    if (v->type.sum == want->sum && !v->type.max)
-        return v;
-    nd_value *found = NULL;
-    for (int i = 0; i < info->variants.n; i++) {
-        nd_value *c = info->variants.v[i];
-        if (c->type.sum != want->sum || c->type.max)
-            continue;
-        bool piece = true;
-        for (int k = 0; k < want->rank; k++)
-            piece &= is_prefix(c->type.cut[k], want->cut[k]);
-        if (piece)
-            return c;
-        found = c;
-    }
-    if (found)
-        return found;
-    nd_type home = *want;
-    nd_sh_walk(s->m, home.rank, home.axis, want->sum, b->phase, home.cut);
-    nd_value *r = resolve(s, b, v, &home);
-    if (!s->failed && !nd_same_cut(&r->type, want))
-        ND_PUSH(s->m->ctx->arena, &info->variants, r);
-    return r;
-}
-
 static nd_cut cut_in(const nd_type *t, const nd_axis *a)
 {
     int i = nd_axis_at(t, a);
@@ -247,6 +281,7 @@ static bool runs_at(const nd_module *m, const nd_op *op, const nd_type *want)
 {
     switch (op->kind) {
     case OP_CUMSUM:
+    case OP_ROLL:
         return !cut_in(want, op->axes[0]).n;
     case OP_SPLIT:
         for (int i = 1; i < op->nto; i++)
@@ -302,15 +337,13 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
     const nd_op *user = current(lv);
     nd_builder b = {.m = s->m, .block = lv->block, .at = lv->at,
                     .phase = user->phase, .loc = user->loc, .path = user->path};
-    /* What needs no microbatch is made once per step, for all readers. */
-    if (v->def && v->def->phase == PH_PRE &&
-        !(nd_cut_mask(want) >> s->m->mesh.micro & 1))
-        b.phase = PH_PRE;
     nd_value *r;
-    if (recomputable(s->m, v, want))
+    if (recomputable(s->m, v, want)) {
+        b.phase = phase_of(s, &b, v, nd_cut_mask(want));
         r = compute_at(s, lv, &b, v, want);
-    else if (!(r = kept_copy(s, v, want)))
-        r = recut(s, &b, settled(s, &b, info, v, want), want);
+    } else if (!(r = kept_copy(s, v, want))) {
+        r = move(s, lv, &b, info, v, want);
+    }
     if (b.at > lv->at)
         lv->at = b.at;
     if (s->failed)

@@ -27,11 +27,14 @@ static bool follows(const nd_module *m, const nd_axis *a, const nd_axis *lead)
     return a == lead;
 }
 
-static void apply(const nd_rule *r, uint32_t *taken, nd_cut *cut)
+/* A mesh axis of one rank cuts nothing. */
+static void apply(const nd_mesh *mesh, const nd_rule *r, uint32_t *taken,
+                  nd_cut *cut)
 {
     for (int j = 0; j < r->mesh.n; j++) {
         uint32_t bit = 1u << r->mesh.m[j];
-        if ((*taken & bit) || cut->n == ND_MAX_CUT)
+        if ((*taken & bit) || cut->n == ND_MAX_CUT ||
+            mesh->size[r->mesh.m[j]] == 1)
             continue;
         cut->m[cut->n++] = r->mesh.m[j];
         *taken |= bit;
@@ -54,10 +57,10 @@ void nd_sh_walk(const nd_module *m, int n, nd_axis *const *axes,
             continue;
         for (int i = 0; i < n; i++)
             if (axes[i] == r->axis)
-                apply(r, &taken, &cut[i]);
+                apply(&m->mesh, r, &taken, &cut[i]);
         for (int i = 0; i < n; i++)
             if (axes[i] != r->axis && follows(m, axes[i], r->axis))
-                apply(r, &taken, &cut[i]);
+                apply(&m->mesh, r, &taken, &cut[i]);
     }
     if (phase == PH_PRE || m->plan.microbatches == 1)
         return;

@@ -107,7 +107,7 @@ void ndrt_group_free(ndrt_group *g)
 }
 
 /* Doubles travel as pairs of floats: an all_gather moves bytes only. */
-static ndrt_status gather_doubles(ndrt_rank *r, const double *v, int n)
+ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n)
 {
     ndrt_state *st = r->state;
     ndrt_layout l = {.outer = 1, .inner = 2 * (int64_t)n, .n = st->ones,
@@ -125,7 +125,7 @@ static ndrt_status gather_doubles(ndrt_rank *r, const double *v, int n)
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n)
 {
     const ndrt_state *st = r->state;
-    ndrt_status s = gather_doubles(r, v, n);
+    ndrt_status s = ndrt_gather_doubles(r, v, n);
 
     if (s != NDRT_OK)
         return s;
@@ -140,7 +140,7 @@ ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
 {
     ndrt_state *st = r->state;
     double me = mine;
-    ndrt_status s = gather_doubles(r, &me, 1);
+    ndrt_status s = ndrt_gather_doubles(r, &me, 1);
 
     for (int q = 0; q < st->world.n && s == NDRT_OK; q++) {
         if (st->all[q] == (double)NDRT_OK)
@@ -157,8 +157,8 @@ ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
 
 /* ---- calls of generated code ------------------------------------------ */
 
-/* Every call of generated code passes here first; main.c has NDRT_FAIL_AT. */
-static ndrt_comm *enter(ndrt_rank *r)
+/* main.c has NDRT_FAIL_AT. */
+ndrt_comm *ndrt_enter(ndrt_rank *r)
 {
     ndrt_state *st = r->state;
 
@@ -169,7 +169,7 @@ static ndrt_comm *enter(ndrt_rank *r)
     return st->comm;
 }
 
-static void leave(ndrt_rank *r, ndrt_status s)
+void ndrt_leave(ndrt_rank *r, ndrt_status s)
 {
     if (ndrt_comm_check(r, s) != NDRT_OK)
         ndrt_raise(r);
@@ -208,30 +208,61 @@ static ndrt_status reduce_wide(ndrt_state *st, ndrt_group *g, int64_t *x,
     return s;
 }
 
+/* Reduces all of it and keeps one piece; lengths count floats, two of which are
+ * one number. */
+static ndrt_status scatter_wide(ndrt_state *st, ndrt_group *g,
+                                const ndrt_layout *l)
+{
+    int64_t whole = 0, off = 0;
+
+    for (int i = 0; i < g->n; i++) {
+        off += i < g->me ? l->n[i] * l->inner : 0;
+        whole += l->n[i] * l->inner;
+    }
+    float *all = malloc((size_t)(l->outer * whole + 1) * sizeof *all);
+    if (!all) {
+        snprintf(st->comm->error, sizeof st->comm->error,
+                 "out of memory for a reduce_scatter");
+        return NDRT_EINTERNAL;
+    }
+    for (int64_t o = 0; o < l->outer; o++)
+        memcpy(all + o * whole, l->x + o * l->x_o,
+               (size_t)whole * sizeof *all);
+    ndrt_status s = reduce_wide(st, g, (int64_t *)(void *)all,
+                                l->outer * whole / 2, false);
+    for (int64_t o = 0; o < l->outer && s == NDRT_OK; o++)
+        memcpy(l->y + o * l->y_o, all + o * whole + off,
+               (size_t)(l->n[g->me] * l->inner) * sizeof *all);
+    free(all);
+    return s;
+}
+
 void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
                      ndrt_fold_kind how)
 {
-    ndrt_comm *c = enter(r);
+    ndrt_comm *c = ndrt_enter(r);
     ndrt_group *g = &r->state->groups[group];
 
     if (g->n == 1)
         return;
     if (how == NDRT_SUM_I64 || how == NDRT_MAX_I64)
-        leave(r, reduce_wide(r->state, g, x, n, how == NDRT_MAX_I64));
+        ndrt_leave(r, reduce_wide(r->state, g, x, n, how == NDRT_MAX_I64));
     else
-        leave(r, c->ops->all_reduce(c, g, x, n, how));
+        ndrt_leave(r, c->ops->all_reduce(c, g, x, n, how));
 }
 
 void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
                          float *y, int64_t y_o, int64_t outer,
-                         const int64_t *n, int64_t inner)
+                         const int64_t *n, int64_t inner, ndrt_fold_kind how)
 {
-    ndrt_comm *c = enter(r);
+    ndrt_comm *c = ndrt_enter(r);
     ndrt_group *g = &r->state->groups[group];
-    ndrt_layout l = {outer, inner, n, x, x_o, y, y_o};
+    ndrt_layout l = {outer, inner, n, x, x_o, y, y_o, how};
 
     if (g->n > 1) {
-        leave(r, c->ops->reduce_scatter(c, g, &l));
+        ndrt_leave(r, how == NDRT_SUM_I64
+                          ? scatter_wide(r->state, g, &l)
+                          : c->ops->reduce_scatter(c, g, &l));
         return;
     }
     for (int64_t o = 0; o < outer; o++)
@@ -243,12 +274,13 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
                      float *y, int64_t y_o, int64_t outer, const int64_t *n,
                      int64_t inner)
 {
-    ndrt_comm *c = enter(r);
+    ndrt_comm *c = ndrt_enter(r);
     ndrt_group *g = &r->state->groups[group];
-    ndrt_layout l = {outer, inner, n, x, x_o, y, y_o};
+    ndrt_layout l = {.outer = outer, .inner = inner, .n = n, .x = x,
+                     .x_o = x_o, .y = y, .y_o = y_o};
 
     if (g->n > 1) {
-        leave(r, c->ops->all_gather(c, g, &l));
+        ndrt_leave(r, c->ops->all_gather(c, g, &l));
         return;
     }
     for (int64_t o = 0; o < outer; o++)
@@ -256,11 +288,20 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
 }
 
+void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
+                     size_t bytes)
+{
+    ndrt_comm *c = ndrt_enter(r);
+
+    ndrt_leave(r, c->ops->shift(c, &r->state->groups[group], by, x, y,
+                                bytes, bytes));
+}
+
 void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e)
 {
-    ndrt_comm *c = enter(r);
+    ndrt_comm *c = ndrt_enter(r);
 
-    leave(r, c->ops->exchange(c, &r->state->groups[group], e));
+    ndrt_leave(r, c->ops->exchange(c, &r->state->groups[group], e));
 }
 
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
@@ -285,14 +326,14 @@ static int peer(const ndrt_rank *r, int stage)
 
 void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes)
 {
-    ndrt_comm *c = enter(r);
+    ndrt_comm *c = ndrt_enter(r);
 
-    leave(r, c->ops->send(c, peer(r, stage), x, bytes));
+    ndrt_leave(r, c->ops->send(c, peer(r, stage), x, bytes));
 }
 
 void ndrt_recv(ndrt_rank *r, int stage, void *x, size_t bytes)
 {
-    ndrt_comm *c = enter(r);
+    ndrt_comm *c = ndrt_enter(r);
 
-    leave(r, c->ops->recv(c, peer(r, stage), x, bytes));
+    ndrt_leave(r, c->ops->recv(c, peer(r, stage), x, bytes));
 }

@@ -33,6 +33,7 @@ typedef struct ndrt_layout {
     int64_t x_o;
     float *y;
     int64_t y_o;
+    ndrt_fold_kind how;           /* reduce_scatter: NDRT_SUM, _MAX, _..._I32 */
 } ndrt_layout;
 
 /* What one member sends to each member and receives from each: ranges of bytes,

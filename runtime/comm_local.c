@@ -267,7 +267,7 @@ static ndrt_status local_reduce_scatter(ndrt_comm *c, ndrt_group *g,
         for (int i = 0; i < g->n; i++)
             src[i] = m->slot[i].x + o * m->slot[i].n + off * l->inner;
         ndrt_fold(l->y + o * l->y_o, src, g->n, l->n[g->me] * l->inner,
-                  NDRT_SUM);
+                  l->how);
     }
     return wait_all(c, m);
 }

@@ -250,7 +250,7 @@ static ndrt_status scatter_round(mpi_comm *m, ndrt_group *g,
     MPI_TRY(&m->base, MPI_Alltoallv(m->out, m->count, m->at, MPI_FLOAT, m->in,
                                     m->count2, m->at2, MPI_FLOAT,
                                     comm_of(m, g)));
-    fold_copies(m, g, m->sum, mine, NDRT_SUM);
+    fold_copies(m, g, m->sum, mine, l->how);
     unpack(l->y, m->sum, l->n[g->me] * l->inner, l->y_o, at, mine);
     return NDRT_OK;
 }

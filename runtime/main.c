@@ -40,9 +40,8 @@ static void read_fail_at(ndrt_rank *r)
 }
 
 /* Better now than after the training. Rank 0 alone will write. */
-static ndrt_status check_save(ndrt_rank *r)
+static ndrt_status check_target(ndrt_rank *r, const char *path)
 {
-    const char *path = r->state->config->save_path;
     char error[sizeof r->state->error];
 
     if (!path || r->rank != 0)
@@ -61,7 +60,9 @@ static ndrt_status set_up(ndrt_rank *r)
     if (s == NDRT_OK)
         s = ndrt_log_open(r);
     if (s == NDRT_OK)
-        s = check_save(r);
+        s = check_target(r, r->state->config->save_path);
+    if (s == NDRT_OK)
+        s = check_target(r, r->state->config->comm_path);
     if (s == NDRT_OK)
         s = ndrt_data_open(r);
     if (s != NDRT_OK)
@@ -81,8 +82,12 @@ static ndrt_status work(ndrt_rank *r)
     const ndrt_config *c = r->state->config;
     ndrt_status s = ndrt_train_loop(r);
 
+    if (s == NDRT_OK && c->check_replicas)
+        s = ndrt_check_replicas(r);
     if (s == NDRT_OK && c->save_path)
         s = ndrt_save(r, c->save_path);
+    if (s == NDRT_OK)
+        s = ndrt_count_write(r);
     ndrt_status logged = ndrt_log_close(r);
     if (s == NDRT_OK && c->generate)
         s = ndrt_generate(r, stdout);

@@ -322,13 +322,24 @@ void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
  * elements are contiguous and the axis steps by `inner`. */
 void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
                          float *y, int64_t y_o, int64_t outer,
-                         const int64_t *n, int64_t inner);
+                         const int64_t *n, int64_t inner, ndrt_fold_kind how);
 void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
                      float *y, int64_t y_o, int64_t outer, const int64_t *n,
                      int64_t inner);
-/* The n_i that those two take, for extent `e` cut last by the group's axis:
+/* Two axes change places as the one that the group cuts. The whole is [outer,
+ * P, mid, Q, inner bytes], all packed; member i holds p[i] of P or q[i] of Q.
+ * x is [.., p[me], .., whole Q, ..] and y [.., whole P, .., q[me], ..] if it
+ * joins_first; the other way round if not. */
+void ndrt_all_to_all(ndrt_rank *r, int group, const void *x, void *y,
+                     int64_t outer, const int64_t *p, int64_t mid,
+                     const int64_t *q, int64_t inner, bool joins_first);
+/* The n_i that those take, for extent `e` cut last by the group's axis:
  * writes one length per member (at the current microbatch). */
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n);
+
+/* y becomes the x of the member `by` places further, around the group. */
+void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
+                     size_t bytes);
 
 /* Rendezvous with the same rank of stage `stage` (same other coordinates).
  * Blocks until the peer has taken, or given, the bytes. */

@@ -16,11 +16,13 @@
 typedef struct ndrt_config {
     ndrt_train train;             /* the program's, with overrides */
     const char *log_path, *save_path, *generate, *resume_path;
+    const char *comm_path;        /* what each rank sent in a step; or NULL */
     bool load_all;                /* --load: every parameter */
     const char *eval_path;        /* goes with --data, in either order */
     int64_t tokens;               /* to generate */
     double temperature;
     int64_t threads;              /* per rank; 0: share out the CPUs */
+    bool check_replicas;          /* after training */
     bool done;                    /* --help or --version: nothing to run */
 } ndrt_config;
 
@@ -33,6 +35,7 @@ ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
 typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
 typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
+typedef struct ndrt_count ndrt_count;       /* count.c */
 
 typedef struct ndrt_step_line {
     int64_t step, tokens;
@@ -54,8 +57,12 @@ typedef struct ndrt_state {
     ndrt_mm *mm;                  /* matrix products made so far */
     float *wide;                  /* gemm16.c: narrow operands as floats */
     size_t wide_bytes;
+    char *packed;                 /* all_to_all.c: what is sent, received */
+    size_t packed_bytes;
+    size_t *parts;                /* 4 numbers per rank */
     ndrt_data *data;
     ndrt_log *log;
+    ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -137,6 +144,11 @@ ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
                            const ndrt_tensor *t, int mb);
 bool ndrt_walk_next(ndrt_walk *w);
 
+/* ---- replicas.c --------------------------------------------------------- */
+
+/* Fails unless all copies of each parameter hold the same bits. */
+ndrt_status ndrt_check_replicas(ndrt_rank *r);
+
 /* ---- init.c: initial values ------------------------------------------- */
 
 uint64_t ndrt_hash(const char *s);                 /* FNV-1a, 64 bits */
@@ -150,11 +162,17 @@ void ndrt_init_params(ndrt_rank *r, uint64_t seed);
 void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
                ndrt_fold_kind how);
 enum { NDRT_WIDE = 4 };
+/* The bits of v[0..n) of every rank, in rank order, to state->all. */
+ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n);
 /* Adds up v[0..n) over all ranks in rank order; the same bits everywhere.
  * n <= NDRT_WIDE. */
 ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
 /* All ranks return the failure of the lowest rank that has one. */
 ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
+/* A communication call of generated code passes the first of these before and
+ * the second after, which does not return to it after a failure. */
+ndrt_comm *ndrt_enter(ndrt_rank *r);
+void ndrt_leave(ndrt_rank *r, ndrt_status s);
 /* Turns a communicator's status into the rank's failure. */
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
 /* Bytes between any members of a program's group; returns when all is there. */
@@ -435,6 +453,16 @@ void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
 ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */
 void ndrt_banner(ndrt_rank *r, bool local);
 void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
+
+/* ---- count.c: what a rank sends ---------------------------------------- */
+
+ndrt_count *ndrt_count_new(const ndrt_program *p, ndrt_comm *comm);
+/* What the rank talks through from then on. */
+ndrt_comm *ndrt_count_comm(ndrt_count *k);
+/* Starts anew with a training step, and ends with it. */
+void ndrt_count_step(ndrt_rank *r, bool on);
+/* All ranks call it; rank 0 writes the file. */
+ndrt_status ndrt_count_write(ndrt_rank *r);
 
 /* ---- launch.c: under mpirun ------------------------------------------- */
 

@@ -13,9 +13,9 @@
 enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 
 typedef enum {
-    STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, LOAD, SAVE,
-    CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS, HELP,
-    VERSION, NOPTIONS
+    STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
+    CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
+    CHECK_REPLICAS, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -33,6 +33,8 @@ static const struct {
     [WARMUP] = {"--warmup", "N", "steps until the peak"},
     [CLIP] = {"--clip", "X", "limit of the global gradient norm; 0: none"},
     [LOG] = {"--log", "FILE", "write a JSON object per step"},
+    [COMM] = {"--comm", "FILE", "write the calls and bytes that each rank sent "
+              "in a step"},
     [LOAD] = {"--load", "FILE", "start from these weights (.safetensors)"},
     [SAVE] = {"--save", "FILE", "write the weights at the end "
               "(.safetensors)"},
@@ -47,6 +49,9 @@ static const struct {
     [THREADS] = {"--threads", "N", "threads per rank for matrix products; "
                  "0: the CPUs by the\n                       ranks of this "
                  "host (0)"},
+    [CHECK_REPLICAS] = {"--check-replicas", NULL, "fail if two copies of a "
+                        "parameter differ\n                       after "
+                        "training, in any bit"},
     [HELP] = {"--help", NULL, "this text"},
     [VERSION] = {"--version", NULL, "print the version"},
 };
@@ -172,6 +177,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
     case LOG:
         c->log_path = v;
         return true;
+    case COMM:
+        c->comm_path = v;
+        return true;
     case LOAD:
         t->load_path = v;
         c->load_all = true;
@@ -194,6 +202,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return to_double(v, &c->temperature);
     case THREADS:
         return to_int(v, 0, &c->threads) && c->threads <= MOST_THREADS;
+    case CHECK_REPLICAS:
+        c->check_replicas = true;
+        return true;
     case HELP:
     case VERSION:
     case NOPTIONS:
@@ -284,9 +295,14 @@ static ndrt_status one(const ndrt_program *p, int argc, char **argv, int *at,
         return NDRT_OK;
     }
     const char *value = arg[len] == '=' ? arg + len + 1 : NULL;
-    if (!value && *at + 1 < argc)
+    if (value && !options[id].value) {
+        fprintf(err, "%s: error: %s takes no value\n", p->name,
+                options[id].name);
+        return NDRT_EUSAGE;
+    }
+    if (!value && options[id].value && *at + 1 < argc)
         value = argv[++*at];
-    if (!value) {
+    if (!value && options[id].value) {
         fprintf(err, "%s: error: %s needs a value: %s %s\n", p->name,
                 options[id].name, options[id].name, options[id].value);
         return NDRT_EUSAGE;

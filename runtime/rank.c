@@ -287,8 +287,12 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     st->whole = calloc((size_t)p->nparams + 1, sizeof *st->whole);
     st->ones = calloc((size_t)comm->size, sizeof *st->ones);
     st->all = calloc((size_t)comm->size * NDRT_WIDE, sizeof *st->all);
+    if (config->comm_path) {
+        st->count = ndrt_count_new(p, comm);
+        st->comm = st->count ? ndrt_count_comm(st->count) : comm;
+    }
     if (!st->off || !st->groups || !st->sum || !st->whole || !st->ones ||
-        !st->all) {
+        !st->all || (config->comm_path && !st->count)) {
         ndrt_rank_free(r);
         return NULL;
     }
@@ -328,6 +332,9 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->ones);
     free(st->all);
     free(st->wide);
+    free(st->count);
+    free(st->packed);
+    free(st->parts);
     free(r->arena);
     free(st);
     free(r);

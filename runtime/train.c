@@ -227,7 +227,9 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     r->step = r->state->start + 1;
     for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
+        ndrt_count_step(r, true);
         s = one_step(r);
+        ndrt_count_step(r, false);
         if (s == NDRT_OK)
             s = ndrt_evaluate(r);
         if (s == NDRT_OK && ndrt_checkpoint_due(r))

@@ -58,6 +58,7 @@ for f in $(c_files | grep -v '^tests/'); do
     from=${f%%/*}
     case $f in
     frontend/main.c | frontend/ndc.c) may="ir passes codegen" ;;
+    frontend/verify*.c) may="ir passes" ;;
     frontend/*) may="ir" ;;
     ir/*) may="" ;;
     passes/*) may="ir" ;;

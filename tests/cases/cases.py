@@ -28,6 +28,7 @@ MESHES = {
     "1": ("", False, 1, "", []),
     "dp2": ("dp = 2", False, 1, "", []),
     "dp3": ("dp = 3", False, 1, "", []),
+    "dp4": ("dp = 4", False, 1, "", []),
     "tp2": ("tp = 2", False, 1, "", []),
     "tp4": ("tp = 4", False, 1, "", []),
     "sp2": ("tp = 2", True, 1, "", []),
@@ -41,6 +42,22 @@ MESHES = {
     "2x2x2": ("pp = 2, dp = 2, tp = 2", True, 4, "", []),
     "zero1": ("dp = 4", False, 1, "zero 1 over dp", []),
     "2x2x2zero1": ("pp = 2, dp = 2, tp = 2", True, 2, "zero 1 over dp", []),
+    "zero2": ("dp = 4", False, 1, "zero 2 over dp", []),
+    "zero3": ("dp = 4", False, 1, "zero 3 over dp", []),
+    "zero3dp3": ("dp = 3", False, 2, "zero 3 over dp", []),
+    "dp2tp2zero1": ("dp = 2, tp = 2", True, 1, "zero 1 over dp", []),
+    "dp2tp2zero2": ("dp = 2, tp = 2", True, 1, "zero 2 over dp", []),
+    "dp2tp2zero3": ("dp = 2, tp = 2", True, 1, "zero 3 over dp", []),
+    "dp2pp2zero1": ("pp = 2, dp = 2", False, 4, "zero 1 over dp", []),
+    "dp2pp2zero2": ("pp = 2, dp = 2", False, 4, "zero 2 over dp", []),
+    "dp2pp2zero3": ("pp = 2, dp = 2", False, 4, "zero 3 over dp", []),
+    "2x2x2zero3": ("pp = 2, dp = 2, tp = 2", True, 2, "zero 3 over dp\n  recompute block", []),
+    "fsdp": ("dp = 4", False, 1, "shard params d -> dp", []),
+    "hybrid": ("out = 2, dp = 2", False, 2, "shard batch -> (out, dp)\n  shard params d -> dp", []),
+    "hybrid1": ("out = 2, dp = 2", False, 1, "shard batch -> (out, dp)\n  shard grads d -> dp\n"
+                "  shard optimizer d -> out", []),
+    "epdpzero3": ("ep = 2", False, 1, "shard batch -> ep\n  zero 3 over ep", []),
+    "dp2ep2zero3": ("dp = 2, ep = 2", False, 1, "zero 3 over dp", []),
     "ep2": ("ep = 2", False, 1, "", []),
     "ep3": ("ep = 3", False, 4, "", []),
     "epdp": ("ep = 2", False, 1, "shard batch -> ep", []),
@@ -151,7 +168,7 @@ class Bench:
     def plan(self, mesh, sp, micro, extra, schedule, stages=None):
         rules = RULES.split(", ")
         axes = [a.split(" = ")[0] for a in mesh.split(", ") if a]
-        rules = [r for r in rules if r.split()[-1] in axes]
+        rules = [r for r in rules if r.split()[-1] in axes and "shard " + r.split()[0] + " " not in extra]
         if sp:
             rules.append("seq -> tp")
         lines = ["plan {", "  mesh " + (mesh or "dp = 1")]
@@ -182,7 +199,8 @@ class Bench:
             f.write(text)
         return path
 
-    def compile(self, fixture, mesh="1", schedule="1f1b", micro=None, sets=(), stages=None, expect=0):
+    def compile(self, fixture, mesh="1", schedule="1f1b", micro=None, sets=(), stages=None, options=(),
+                expect=0):
         spec = MESHES[mesh]
         m = micro or spec[2]
         text = self.plan(spec[0], spec[1], m, spec[3], schedule, stages)
@@ -191,20 +209,20 @@ class Bench:
         source = open(path).read()
         kept = []
         for line in text.split("\n"):
-            if line.startswith("  shard "):
+            if line.startswith("  shard ") and line[2:] not in spec[3].split("\n  "):
                 rules = [r for r in re.split(r", (?![^(]*\))", line[8:]) if "axis %s " % r.split()[0] in source]
                 if not rules:
                     continue
                 line = "  shard " + ", ".join(rules)
             kept.append(line)
         text = "\n".join(kept)
-        key = (fixture, text, tuple(sets), expect)
+        key = (fixture, text, tuple(sets), tuple(options), expect)
         if key in self.built:
             return self.built[key]
         out = self.path("%s_%d" % (fixture, len(self.built)))
         with open(out + ".plan", "w") as f:
             f.write(text)
-        cmd = [self.ndc, path, "-o", out, "--plan", out + ".plan"]
+        cmd = [self.ndc, path, "-o", out, "--plan", out + ".plan", *options]
         for s in sets:
             cmd += ["--set", s]
         r = subprocess.run(cmd, capture_output=True, text=True, timeout=120)
@@ -407,7 +425,8 @@ def a23(b):
 def a31(b):
     """Decay is for matrices, on every mesh: one step with it and without."""
     init = b.run(b.compile("g", "1"), "--steps", "0")[1]
-    for mesh in ("1", "dp2", "tp2", "zero1", "2x2x2zero1", "tp2pp2"):
+    for mesh in ("1", "dp2", "tp2", "zero1", "zero2", "zero3", "dp2tp2zero1", "dp2tp2zero2", "dp2tp2zero3",
+                 "2x2x2zero1", "tp2pp2", "hybrid"):
         # the clip depends on the gradient alone, so it is the same step
         with_it, without = [b.run(b.compile(f, mesh), "--steps", "1")[1] for f in ("gdecay", "gnodecay")]
         for name, w in init.items():
@@ -531,6 +550,21 @@ def b12(b):
         check(not processes(exe), whom + " killed: ranks go on")
 
 
+def f01(b):
+    """Sizes that do not divide: told at the axis, and refused with --require-even."""
+    for mesh, axis, size, over, two in (("dp4", "batch", 5, "dp", "4 and 8"), ("tp4", "ffn", 30, "tp", "28 and 32")):
+        sets = ["%s=%d" % (axis, size)]
+        told = ("axis `%s` of size %d does not divide over mesh axis `%s` of size 4: ranks hold %d or %d; "
+                "nearest sizes that divide: %s" % (axis, size, over, -(-size // 4), size // 4, two))
+        line = 1 + [x.split()[:2] for x in open(b.source("g"))].index(["axis", axis])
+        for word, options in (("perf", ()), ("error", ("--require-even",))):
+            _, _, text = b.compile("g", mesh, sets=sets, options=options, expect=int(word == "error"))
+            check("g.nd:%d:6: %s: %s\n" % (line, word, told) in text, "not told so:\n" + text)
+        same_run(b, "g", [mesh], sets=sets)
+    _, _, text = b.compile("g", "dp2tp2", options=("--require-even",), sets=["seq=6", "vocab=62"])
+    check(text == "", text)
+
+
 def f13(b):
     """The printed command runs with more ranks than cores."""
     exe, ranks, _ = b.compile("g", "2x2x2")
@@ -642,8 +676,46 @@ def sweep(b):
     same_run(b, "g", ["tp3"], sets=["kvheads=3"])
 
 
+ZERO = ("zero1", "zero2", "zero3", "zero3dp3", "dp2tp2zero1", "dp2tp2zero2", "dp2tp2zero3", "dp2pp2zero1",
+        "dp2pp2zero2", "dp2pp2zero3", "2x2x2zero3", "fsdp", "hybrid", "hybrid1")
+
+
+def zero(b):
+    """Parameters, gradients and state in pieces, SGD and an active clip: one rank's result."""
+    rows, _ = same_run(b, "g", ZERO)
+    check(all(r["grad_norm"] > 1 for r in rows), "the clip is not active")
+    same_run(b, "g3", ["dp2pp2zero2", "dp2pp2zero3"], ["--steps", "3"], tol=2e-5)
+    same_run(b, "gdrop", ["zero2", "zero3", "dp2pp2zero3"], ["--steps", "3"])
+    same_run(b, "gfrozen", ["zero2", "zero3", "dp2tp2zero3", "hybrid"])
+    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"])
+    same_run(b, "gmuon", ["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"], tol=5e-5)
+
+
+def zero_resume(b):
+    """A checkpoint of one level of zero goes on with every other one."""
+    DERIVED["gz"] = ("gdrop", "sgd(lr = 0.1)", "adamw(lr = 0.003, weight_decay = 0.1)\n"
+                     '  checkpoint = every(2)\n  freeze = ["*.k.b"]')
+
+    def train(mesh, folder, *options):
+        shutil.rmtree(b.path(folder), ignore_errors=True)
+        return b.run(b.compile("gz", mesh), "--checkpoints", b.path(folder), *options)
+
+    rows1, w1, _ = train("1", "gz.full", "--steps", "6")
+    for was in ("zero1", "zero2", "dp2tp2zero3", "fsdp"):
+        train(was, "gz.saved", "--steps", "4")
+        for mesh in ("1", "zero1", "zero2", "zero3", "dp2pp2zero3", "hybrid"):
+            rows, w, _ = train(mesh, "gz.on", "--steps", "6", "--resume", b.path("gz.saved"))
+            near_list([r["loss"] for r in rows], [r["loss"] for r in rows1[4:]], 1e-5, "%s -> %s" % (was, mesh))
+            d = distance(w, w1)
+            check(d <= 1e-4, "%s -> %s: parameters differ by %.3g" % (was, mesh, d))
+        again = train(was, "gz.on", "--steps", "6", "--resume", b.path("gz.saved"))
+        whole = train(was, "gz.full", "--steps", "6")
+        check(again[1] == whole[1], was + ": other weights on the same mesh")
+
+
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36,
-                                 b03, b04, b12, c03, d01, f13, frozen, metric, moe, muon, resume, sweep)}
+                                 b03, b04, b12, c03, d01, f01, f13, frozen, metric, moe, muon, resume, sweep,
+                                 zero, zero_resume)}
 
 
 def main():

@@ -64,6 +64,9 @@ expect 2 'no pass is called `nope`' a.nd --emit=ir --until=nope
 expect 2 '--emit=ast runs no pass' a.nd --emit=ast --dump-after=all
 expect 2 '--emit=ir runs no pass' a.nd --emit=ir --dump-after=all
 expect 2 '--until goes with --emit=ir only' a.nd --emit=c --until=shard
+expect 2 '--rank goes with --emit=comm only' a.nd --emit=plan --rank=0
+expect 1 '--rank 2: the ranks of this mesh are 0 to 1' a.nd --emit=comm --rank=2
+expect 1 '--rank 0x: the ranks' a.nd --emit=comm --rank=0x
 ok a.nd --emit=ir --until=shard --dump-after=shard
 ok a.nd --emit=ast --set nothing=3
 

@@ -1,6 +1,6 @@
-"""reference.py [--bless] --ndc NDC FILE - the examples of a reference.
+"""reference.py [--bless] --ndc NDC FILE... - the examples of a reference.
 
-FILE is markdown. A fenced block whose first word is `nd` is an example:
+Each FILE is markdown. A fenced block whose first word is `nd` is an example:
 
     ```nd            a whole program, kept as demo.nd
     ```nd prelude    declarations, for the fragments of this section
@@ -67,16 +67,16 @@ def run(command, folder, ndc):
 
 
 class Reference:
-    def __init__(self, options):
-        self.options = options
-        with open(options.file) as f:
+    def __init__(self, options, file):
+        self.options, self.file = options, file
+        with open(file) as f:
             self.lines = f.read().split("\n")
         self.edits = []              # (begin, end, new lines)
         self.count = self.failed = self.skipped = 0
 
     def fail(self, block, what):
         print("%s:%d: in section \"%s\": %s" % (
-            os.path.basename(self.options.file), block.begin, block.section,
+            os.path.basename(self.file), block.begin, block.section,
             what))
         self.failed += 1
 
@@ -154,11 +154,12 @@ class Reference:
         for begin, end, new in sorted(self.edits, reverse=True):
             self.lines[begin:end] = new
         if self.options.bless:
-            with open(self.options.file, "w") as f:
+            with open(self.file, "w") as f:
                 f.write("\n".join(self.lines))
-        print("%d examples, %d wrong, %d not run" % (
-            self.count, self.failed, self.skipped))
-        return 1 if self.failed else 0
+        print("%s: %d examples, %d wrong, %d not run" % (
+            os.path.basename(self.file), self.count, self.failed,
+            self.skipped))
+        return self.failed == 0
 
 
 def main():
@@ -166,8 +167,10 @@ def main():
     p.add_argument("--ndc", required=True)
     p.add_argument("--bless", action="store_true")
     p.add_argument("--all", action="store_true")
-    p.add_argument("file")
-    return Reference(p.parse_args()).check()
+    p.add_argument("files", nargs="+")
+    options = p.parse_args()
+    good = [Reference(options, file).check() for file in options.files]
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ refused 0 'no regular file' --save /dev/null
 refused 0 'no regular file' --save "$dir/fifo"
 refused 0 folder --save "$dir/folder"
 refused 0 '/nowhere/w' --save /nowhere/w
+refused 0 '/nowhere/w' --comm /nowhere/w
 mkfifo "$dir/w.tmp"
 refused 0 'no regular file' --save "$dir/w"
 rm "$dir/w.tmp"

@@ -136,7 +136,7 @@ static void *scatter_body(void *arg)
     int64_t n[MAX_RANKS], whole = pieces(w->size, w->round, n);
     int64_t row = whole * INNER + w->rank;   /* strides differ */
     ndrt_layout l = {OUTER, INNER, n, w->x, row, w->y,
-                     n[w->rank] * INNER + GAP};
+                     n[w->rank] * INNER + GAP, NDRT_SUM};
 
     w->status = w->comm->ops->group(w->comm, &w->all);
     for (int64_t o = 0; o < OUTER; o++)
@@ -172,12 +172,50 @@ static void test_reduce_scatter(void **state)
     }
 }
 
+/* Integers wrap around: each member keeps its piece of 2^31 - 1 a few times. */
+static void *scatter_ints_body(void *arg)
+{
+    worker *w = arg;
+    int64_t n[MAX_RANKS];
+    int32_t most = INT32_MAX;
+    ndrt_layout l = {1, 1, n, w->x, 0, w->y, 0, NDRT_SUM_I32};
+
+    for (int i = 0; i < w->size; i++)
+        n[i] = i + 1;
+    for (int i = 0; i < w->size * (w->size + 1) / 2; i++)
+        memcpy(&w->x[i], &most, sizeof most);
+    w->status = w->comm->ops->group(w->comm, &w->all);
+    if (w->status == NDRT_OK)
+        w->status = w->comm->ops->reduce_scatter(w->comm, &w->all, &l);
+    return NULL;
+}
+
+static void test_reduce_scatter_ints(void **state)
+{
+    worker w[MAX_RANKS];
+
+    (void)state;
+    for (int size = 2; size <= 5; size++) {
+        int32_t want = (int32_t)((uint32_t)size * (uint32_t)INT32_MAX), got;
+        on_ranks(size, 0, scatter_ints_body, w);
+        for (int q = 0; q < size; q++) {
+            assert_int_equal(w[q].status, NDRT_OK);
+            for (int i = 0; i <= q; i++) {
+                memcpy(&got, &w[q].y[i], sizeof got);
+                assert_int_equal(got, want);
+            }
+        }
+        release(size, w);
+    }
+}
+
 static void *gather_body(void *arg)
 {
     worker *w = arg;
     int64_t n[MAX_RANKS], whole = pieces(w->size, w->round, n);
     int64_t mine = n[w->rank] * INNER, x_o = mine + w->rank;
-    ndrt_layout l = {OUTER, INNER, n, w->x, x_o, w->y, whole * INNER + GAP};
+    ndrt_layout l = {OUTER, INNER, n, w->x, x_o, w->y, whole * INNER + GAP,
+                     NDRT_SUM};
 
     w->status = w->comm->ops->group(w->comm, &w->all);
     for (int64_t o = 0; o < OUTER; o++)
@@ -351,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_reduce_scatter_ints),
         cmocka_unit_test(test_all_gather),
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_wrong_size),

@@ -183,9 +183,10 @@ static void check_log(const reference *f)
 
 static void run(const ndrt_program *p, float w[NW])
 {
-    char *argv[] = {"mini", "--save", save_path, "--log", log_path, NULL};
+    char *argv[] = {"mini", "--save", save_path, "--log", log_path,
+                    "--check-replicas", NULL};
 
-    assert_int_equal(run_main(p, 5, argv), 0);
+    assert_int_equal(run_main(p, 6, argv), 0);
     read_weights(w);
 }
 
@@ -264,6 +265,24 @@ static void test_zero_bits(void **state)
             run(&m.p, zero ? b : a);
         }
         assert_memory_equal(a, b, sizeof a);
+    }
+}
+
+/* A gradient that is not added up over dp moves the copies apart. */
+static void test_replicas(void **state)
+{
+    char *argv[] = {"mini", "--check-replicas", NULL};
+    mini m;
+
+    (void)state;
+    for (int b = 0; b < 2; b++) {
+        for (int tp = 1; tp < 4; tp++) {
+            mini_make(&m, 2, 2, tp, 1, false);
+            assert_int_equal(run_main(&m.p, 2, argv), 0);
+            m.buckets[b].sum = 0;
+            assert_int_equal(run_main(&m.p, 2, argv), NDRT_EINTERNAL);
+            assert_int_equal(run_main(&m.p, 1, argv), 0);
+        }
     }
 }
 
@@ -380,6 +399,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_zero_bits),
+        cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_initial),
         cmocka_unit_test(test_load),
         cmocka_unit_test(test_failing_rank),

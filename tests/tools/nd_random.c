@@ -559,6 +559,7 @@ static const maker makers[OP_COUNT] = {
     [OP_SPLIT] = MAKER(make_split, 1),
     [OP_FLATTEN] = MAKER(make_flatten, 1),
     [OP_CUMSUM] = MAKER(make_cumsum, 1),
+    [OP_ROLL] = MAKER(make_roll, 1),
     [OP_BROADCAST] = ELSEWHERE,      /* repeats that start from literals */
     [OP_REDUCE] = MAKER(make_reduce, 3),
     [OP_CONTRACT] = MAKER(make_contract, 4),
@@ -574,6 +575,8 @@ static const maker makers[OP_COUNT] = {
     [OP_ALL_REDUCE] = BY_PASSES,
     [OP_REDUCE_SCATTER] = BY_PASSES,
     [OP_ALL_GATHER] = BY_PASSES,
+    [OP_SHIFT_RING] = BY_PASSES,
+    [OP_ALL_TO_ALL] = BY_PASSES,
     [OP_SLICE] = BY_PASSES,
 };
 
@@ -666,26 +669,47 @@ static void make_loss(gen *g)
     nd_putf(&g->out, "  return %s\n}\n", b.s);
 }
 
+/* How parameters, gradients or state are stored, over what cuts the batch. */
+static void make_zero(gen *g, const char *to)
+{
+    static const char *const scope[] = {"params", "grads", "optimizer"};
+    const var *w = &g->vars[0];
+    int level = below(g, 6), axis;
+    while (w < g->vars + g->nvars - 1 && w->name[0] != 'w')
+        w++;
+    axis = one_axis(g, w->axes);
+    if (level < 3)
+        nd_putf(&g->out, "  zero %d over %.*s\n", level + 1,
+                (int)strcspn(to + (*to == '('), ")"), to + (*to == '('));
+    else if (w->name[0] == 'w' && axis >= 0)
+        nd_putf(&g->out, "  shard %s %s -> %s\n", scope[level - 3],
+                pool[axis].name, to);
+}
+
 static void make_plan(gen *g, int k)
 {
     static const char *const to[] = {"x", "y", "(x, y)", "(y, x)"};
+    const char *batch = NULL;
     int x = 2 + below(g, 2), y = 1 + below(g, 3), rules = 0;
     int micro = below(g, 3) + 1;
-    bool f1b = chance(g, 50), zero = chance(g, 30), block = chance(g, 30);
+    bool f1b = chance(g, 50), zero = chance(g, 50), block = chance(g, 30);
     nd_putf(&g->out, "plan {\n  mesh %sx = %d, y = %d\n",
             k == 1 ? "pp = 2, " : "", x, y);
     for (int i = 0; i < NAXES; i++)
-        if (pool[i].value && chance(g, i == A_BATCH ? 70 : 40))
+        if (pool[i].value && chance(g, i == A_BATCH ? 70 : 40)) {
+            const char *mesh = to[below(g, 4)];
+            batch = i == A_BATCH ? mesh : batch;
             nd_putf(&g->out, "%s %s -> %s", rules++ ? "," : "  shard",
-                    pool[i].name, to[below(g, 4)]);
+                    pool[i].name, mesh);
+        }
     nd_put(&g->out, rules ? "\n" : "");
     if (k == 1)
         nd_putf(&g->out, "  pipeline outer -> pp, schedule = %s, "
                 "microbatches = %d\n", f1b ? "1f1b" : "gpipe", micro);
     else if (k == 2)
         nd_putf(&g->out, "  microbatches %d\n", micro);
-    if (zero)
-        nd_put(&g->out, "  zero 1 over x\n");
+    if (zero && batch)
+        make_zero(g, batch);
     if (block)
         nd_put(&g->out, "  recompute block\n");
     nd_put(&g->out, "}\n");

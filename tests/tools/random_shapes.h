@@ -34,6 +34,16 @@ static void make_cumsum(gen *g)
                       v->name));
 }
 
+static void make_roll(gen *g)
+{
+    const var *v = some_var(g, chance(g, 80) ? 'f' : 'i', ~0u, 0);
+    int a = v ? one_axis(g, reducible(g, v->axes)) : -1;
+    if (a >= 0)
+        assign(g, v->cls, v->axes,
+               nd_fmt(g->arena, "roll[%s: %d](%s)", pool[a].name,
+                      below(g, 9) - 4, v->name));
+}
+
 static void make_normal(gen *g)
 {
     mask m = some_axes(g);

@@ -203,6 +203,10 @@ static void sharded_products(void **state)
             "%%r = all_gather [j] over tp %%q : f32[i/dp, j]\n"
             "%%s = slice [j] over tp %%r : f32[i/dp, j/tp]\n"
             "output \"p\" %%s\n}\n", head), OP_ALL_GATHER, 2);
+        same_outputs(w, one, nd_fmt(w->c->arena, "%s"
+            "%%q = reduce_scatter [j] over tp %%p : f32[i/dp, j/tp]\n"
+            "%%r = all_to_all [j, i] over tp %%q : f32[i/(dp,tp), j]\n"
+            "output \"p\" %%r\n}\n", head), OP_ALL_TO_ALL, 2);
         /* What is left pending is summed when the output is put together. */
         same_outputs(w, one, nd_fmt(w->c->arena, "%soutput \"p\" %%p\n}\n",
                                     head), OP_ALL_REDUCE, 0);

@@ -6,11 +6,11 @@ endif
 syn keyword ndDeclaration axis let use fn model train plan cluster
 syn keyword ndStatement output return repeat param as like
 syn keyword ndPlan mesh shard pipeline zero over recompute compress
-syn keyword ndPlan microbatches
+syn keyword ndPlan context microbatches
 syn keyword ndOperator and or not
 syn keyword ndConstant inf true false
 syn keyword ndFunction sum mean max min argmax cumsum where index rename split
-syn keyword ndFunction flatten stack concat shift top_k one_hot cast
+syn keyword ndFunction flatten stack concat shift roll top_k one_hot cast
 syn keyword ndFunction stop_gradient dropout random_normal exp log sqrt rsqrt
 syn keyword ndFunction tanh sigmoid erf sin cos abs minimum maximum
 syn keyword ndType f32 f16 bf16 i32 i64 bool

@@ -1,0 +1,179 @@
+/* buckets_check.c - do the buckets do what the parameters' types demand?
+ *
+ * What is pending in a gradient's type is what its bucket must add up, what
+ * cuts the parameter is what its bucket must count as pieces, and the stages
+ * that hold it are those whose copies meet. Each parameter has one place, of
+ * its own, and the parts of ZeRO fill the range. Written against the types
+ * alone: buckets.c is not asked.
+ */
+#include "passes.h"
+
+static bool wrong(nd_code *c, const nd_param *p, int bucket, const char *what)
+{
+    nd_error(c->m->ctx, p ? p->loc : nd_nowhere, "bucket %d%s%s%s: %s", bucket,
+             p ? ", parameter \"" : "", p ? p->name : "", p ? "\"" : "", what);
+    return false;
+}
+
+static uint32_t stages_of(const nd_module *m, const nd_param *p)
+{
+    uint32_t mask = 0;
+    for (int s = 0; s < m->program->nstages; s++)
+        for (int i = 0; i < m->program->stage[s].params.n; i++)
+            if (m->program->stage[s].params.v[i] == p)
+                mask |= 1u << s;
+    return mask;
+}
+
+/* The mesh axes along which ranks hold different pieces. */
+static uint32_t pieces_of(const nd_module *m, const nd_param *p)
+{
+    const nd_type *t = &p->value->type;
+    uint32_t mask = 0;
+    for (int i = 0; i < t->rank; i++) {
+        mask |= nd_cut_bits(t->cut[i]);
+        if (!t->cut[i].n && t->axis[i] == m->plan.pipe_axis &&
+            m->program->nstages > 1)
+            mask |= 1u << m->mesh.pipe;
+    }
+    return mask;
+}
+
+/* Mesh axes of one rank change nothing. */
+static uint32_t real(const nd_module *m, uint32_t mask)
+{
+    for (int i = 0; i < m->mesh.n; i++)
+        if (m->mesh.size[i] == 1)
+            mask &= ~(1u << i);
+    return mask;
+}
+
+static size_t room_of(const nd_code *c, const nd_param *p)
+{
+    const nd_module *m = c->m;
+    const nd_type *t = &p->value->type;
+    size_t n = 1;
+    for (int i = 0; i < t->rank; i++) {
+        int64_t most = nd_extent_max(&m->mesh, t->axis[i]->size, t->cut[i]);
+        if (!t->cut[i].n && t->axis[i] == m->plan.pipe_axis) {
+            most = 0;
+            for (int s = 0; s < m->program->nstages; s++) {
+                int64_t k = m->program->stage[s].hi - m->program->stage[s].lo;
+                most = k > most ? k : most;
+            }
+        }
+        n *= (size_t)most;
+    }
+    return n;
+}
+
+static bool check_member(nd_code *c, int j, int k)
+{
+    const nd_module *m = c->m;
+    const nd_bucket *b = &c->mem.buckets.v[j];
+    const nd_param *p = b->params.v[k];
+    uint32_t micro = 1u << m->mesh.micro;
+    uint32_t zero = p->frozen ? 0 : nd_zero_mesh(m, p);
+    uint32_t sum = real(m, p->grad.sum & ~micro);
+    if (!nd_same_axes(&p->value->type, &p->grad) || p->grad.max)
+        return wrong(c, p, j, "the gradient is not of the parameter's axes");
+    if (real(m, nd_cut_mask(&p->value->type)) & sum)
+        return wrong(c, p, j, "what cuts the parameter is pending in its "
+                     "gradient");
+    if (real(m, b->sum) != sum)
+        return wrong(c, p, j, "adds up over other mesh axes than are pending "
+                     "in the gradient");
+    if (real(m, b->cut) != real(m, pieces_of(m, p)))
+        return wrong(c, p, j, "counts other pieces than the parameter has");
+    if (b->stages != stages_of(m, p))
+        return wrong(c, p, j, "other stages hold the parameter");
+    if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
+        b->stages != (1u << m->program->nstages) - 1)
+        return wrong(c, p, j, "a stage lacks its layers");
+    if (b->zero & ~zero)
+        return wrong(c, p, j, "shares its state over mesh axes that the plan "
+                     "does not name");
+    if ((zero & sum) != real(m, b->zero))
+        return wrong(c, p, j, "does not share its state as the plan says");
+    if (b->zero & ~b->sum)
+        return wrong(c, p, j, "scatters over mesh axes that it does not add "
+                     "up over");
+    if (b->decay != p->decay || b->frozen != p->frozen)
+        return wrong(c, p, j, "decays or is frozen unlike the parameter");
+    if (b->at.v[k] + room_of(c, p) > b->n)
+        return wrong(c, p, j, "reaches over the end of the range");
+    for (int i = 0; i < k; i++) {
+        const nd_param *q = b->params.v[i];
+        if (b->at.v[i] < b->at.v[k] + room_of(c, p) &&
+            b->at.v[k] < b->at.v[i] + room_of(c, q))
+            return wrong(c, p, j, "shares its place with another one");
+    }
+    return true;
+}
+
+static bool check_parts(nd_code *c, int j)
+{
+    const nd_bucket *b = &c->mem.buckets.v[j];
+    size_t parts = 1;
+    for (int i = 0; i < c->m->mesh.n; i++)
+        if (b->zero >> i & 1)
+            parts *= (size_t)c->m->mesh.size[i];
+    return b->n % parts == 0 || wrong(c, NULL, j, "the parts are unequal");
+}
+
+/* Lengths that generated code takes for granted. */
+static bool check_extents(nd_code *c)
+{
+    const nd_module *m = c->m;
+    for (int i = 0; i < c->exts.n; i++) {
+        const nd_ext *e = &c->exts.v[i];
+        int64_t most = 0, least = INT64_MAX;
+        for (int r = 0; r < nd_mesh_ranks(&m->mesh) * m->program->nmicro; r++) {
+            int coord[ND_MAX_MESH];
+            int64_t off, n;
+            nd_mesh_coords(&m->mesh, r / m->program->nmicro, coord);
+            coord[m->mesh.micro] = r % m->program->nmicro;
+            nd_extent(&m->mesh, e->axis->size, e->cut, coord, &off, &n);
+            if (e->piped) {
+                const nd_stage *s =
+                    &m->program->stage[coord[m->mesh.pipe]];
+                n = s->hi - s->lo;
+            }
+            most = n > most ? n : most;
+            least = n < least ? n : least;
+        }
+        /* How many rows travel is known at run time only. */
+        bool even = least == most && !e->axis->route;
+        if (e->max != most || (e->fixed >= 0 && (!even || e->fixed != most))) {
+            nd_error(m->ctx, e->axis->loc, "pieces of %s have %lld elements at "
+                     "most, not %lld", e->axis->name, (long long)most,
+                     (long long)e->max);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool nd_buckets_check(nd_code *c)
+{
+    int *places = ND_NEWN(c->a, int, c->m->params.n + 1);
+    for (int j = 0; j < c->mem.buckets.n; j++) {
+        const nd_bucket *b = &c->mem.buckets.v[j];
+        for (int k = 0; k < b->params.n; k++) {
+            int i = b->params.v[k]->index;
+            if (!check_member(c, j, k))
+                return false;
+            if (places[i]++)
+                return wrong(c, b->params.v[k], j, "has a place already");
+            if (c->mem.bucket_of[i] != j || c->mem.member_of[i] != k)
+                return wrong(c, b->params.v[k], j, "is looked for elsewhere");
+        }
+        if (!check_parts(c, j))
+            return false;
+    }
+    for (int i = 0; i < c->m->params.n; i++)
+        if (!places[i])
+            return wrong(c, c->m->params.v[i], c->mem.bucket_of[i],
+                         "is in no bucket");
+    return check_extents(c);
+}

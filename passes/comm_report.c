@@ -1,0 +1,277 @@
+/* comm_report.c - everything that one rank sends and receives in a step: the
+ * collectives of the program, the messages of the pipeline, and what the
+ * runtime does for the update.
+ *
+ *   forward    all_gather      over tp   8 calls   the program's op
+ *   forward    send            over pp   2 calls   a value for the next stage
+ *   gradients  reduce_scatter  over dp   1 call    a bucket, runtime/optim.c
+ *
+ * The order of calls and their sizes are the runtime's own: a test runs it and
+ * compares. Nothing here visits all ranks of the mesh.
+ */
+#include "passes.h"
+
+#include <string.h>
+
+typedef struct lister {
+    nd_code *c;
+    nd_module *m;
+    nd_spot at;
+    int stage;
+    const nd_cluster *cluster;
+    nd_comm_rows *rows;
+} lister;
+
+int nd_first_rank(const nd_module *m, int stage)
+{
+    int each = 1;
+    for (int i = m->mesh.pipe + 1; i < m->mesh.micro; i++)
+        each *= m->mesh.size[i];
+    return stage * each;
+}
+
+static uint32_t all_axes(const nd_module *m)
+{
+    return (1u << m->mesh.micro) - 1;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+static uint32_t without_ones(const nd_mesh *m, uint32_t mesh)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->size[i] == 1)
+            mesh &= ~(1u << i);
+    return mesh;
+}
+
+static nd_comm_row row_of(lister *l, const char *when, const char *name,
+                          uint32_t mesh)
+{
+    return (nd_comm_row){.when = when, .name = name, .loc = nd_nowhere,
+                         .mesh = without_ones(&l->m->mesh, mesh),
+                         .members = nd_group_size(&l->m->mesh, mesh)};
+}
+
+/* The same message `times` times. */
+static void count(lister *l, nd_comm_row *r, nd_message x, int64_t times)
+{
+    int64_t once = x.calls ? x.bytes / x.calls : 0;
+    r->kind = x.kind;
+    if (!r->name)
+        r->name = nd_comm_names[x.kind];
+    r->calls += times * x.calls;
+    r->bytes += times * x.bytes;
+    r->once = once > r->once ? once : r->once;
+    if (x.kind != COMM_RECV)
+        r->seconds += (double)(times * x.calls) *
+                      nd_comm_seconds(l->cluster, &l->m->mesh, x.kind, r->mesh,
+                                      r->members, (double)once);
+}
+
+static void push(lister *l, nd_comm_row r)
+{
+    ND_PUSH(l->c->a, l->rows, r);
+}
+
+/* A message of the runtime's own; none where the group is one rank. */
+static void push_own(lister *l, nd_comm_row r, nd_message x, int64_t times)
+{
+    if (r.members == 1 || !times)
+        return;
+    count(l, &r, x, times);
+    push(l, r);
+}
+
+/* ---- the program --------------------------------------------------------- */
+
+static bool is_cut_in_time(const lister *l, const nd_value *v)
+{
+    return nd_cut_mask(&v->type) >> l->m->mesh.micro & 1;
+}
+
+/* Microbatches differ in size where rows do not divide. */
+static void push_op(lister *l, const char *when, const nd_op *op, int64_t times,
+                    int64_t micro)
+{
+    nd_comm_row r = row_of(l, when, nd_ops[op->kind].name, op->mesh);
+    nd_spot s = l->at;
+    r.loc = op->loc;
+    if (!is_cut_in_time(l, op->in[0]) && !is_cut_in_time(l, op->out[0])) {
+        count(l, &r, nd_op_message(&s, op), times * micro);
+    } else {
+        for (int i = 0; i < micro; i++) {
+            s.coord[l->m->mesh.micro] = i;
+            count(l, &r, nd_op_message(&s, op), times);
+        }
+    }
+    push(l, r);
+}
+
+static void walk(lister *l, const char *when, const nd_kernels *list,
+                 int64_t times, int64_t micro)
+{
+    for (int i = 0; i < list->v.n; i++) {
+        const nd_kernel *k = list->v.v[i];
+        const nd_op *op = k->nodes.v[0].op;
+        if (k->kind == K_REPEAT) {
+            bool piped = !list->block && op->axes[0] == l->at.piped;
+            walk(l, when, k->body, times * (piped ? l->at.iterations
+                                                  : op->axes[0]->size), micro);
+        } else if (k->kind == K_COMM && times) {
+            push_op(l, when, op, times, micro);
+        }
+    }
+}
+
+/* Sends and receives are calls between two ranks of the pipeline's axis. */
+static void walk_messages(lister *l, const char *when, nd_comm_kind kind,
+                          const nd_cross *x, int n, int peer)
+{
+    const nd_program *p = l->m->program;
+    for (int i = 0; i < n; i++) {
+        const nd_value *v = kind == COMM_SEND ? x[i].from : x[i].to;
+        nd_comm_row r = row_of(l, when, NULL, 1u << l->m->mesh.pipe);
+        nd_spot s = l->at;
+        r.loc = x[i].from->def ? x[i].from->def->loc : nd_nowhere;
+        r.what = nd_fmt(l->c->a, "%s stage %d",
+                        kind == COMM_SEND ? "to" : "from", peer);
+        for (int mb = 0; mb < p->nmicro; mb++) {
+            s.coord[l->m->mesh.micro] = mb;
+            int64_t bytes = nd_spot_numel(&s, &v->type) *
+                            (int64_t)nd_dtype_size(v->type.dtype);
+            count(l, &r, (nd_message){kind, 1, bytes}, 1);
+        }
+        push(l, r);
+    }
+}
+
+/* ---- the update: runtime/optim.c, muon.c --------------------------------- */
+
+static const char *name_bucket(lister *l, const nd_bucket *b)
+{
+    const char *first = b->params.v[0]->name;
+    int more = b->params.n - 1;
+    return more ? nd_fmt(l->c->a, "%s and %d more", first, more) : first;
+}
+
+/* Copies on several stages; a bucket that the pipeline cuts has none. */
+static uint32_t tied_stages(const lister *l, const nd_bucket *b)
+{
+    int pipe = l->m->mesh.pipe;
+    return pipe >= 0 && !(b->cut >> pipe & 1) && (b->stages & (b->stages - 1))
+               ? b->stages : 0;
+}
+
+/* The group of those stages, which need not be all: the members are counted
+ * here and the axis only names them. */
+static void push_tied(lister *l, const nd_bucket *b, const char *what)
+{
+    uint32_t stages = tied_stages(l, b);
+    int n = 0, me = 0;
+    if (!stages)
+        return;
+    for (int s = 0; s < l->m->program->nstages; s++)
+        if (stages >> s & 1) {
+            me = s == l->stage ? n : me;
+            n++;
+        }
+    nd_mesh line = {.n = 1, .size = {n}};
+    nd_spot at = {.mesh = &line, .coord = {me}};
+    nd_comm_row r = row_of(l, "gradients", NULL, 1u << l->m->mesh.pipe);
+    r.members = n;
+    r.what = what;
+    push_own(l, r, nd_sum_message(&at, 1, (int64_t)b->n), 1);
+}
+
+static void push_gradients(lister *l, const nd_bucket *b)
+{
+    uint32_t pipe = l->m->mesh.pipe >= 0 ? 1u << l->m->mesh.pipe : 0;
+    uint32_t sum = b->sum & ~b->zero & ~pipe, zero = b->zero & b->sum;
+    const char *what = name_bucket(l, b);
+    int64_t n = (int64_t)b->n;
+    nd_comm_row r = row_of(l, "gradients", NULL, sum);
+    nd_comm_row z = row_of(l, "gradients", NULL, zero);
+    r.what = z.what = what;
+    push_tied(l, b, what);
+    push_own(l, r, nd_sum_message(&l->at, sum, n), 1);
+    push_own(l, z, nd_parts_message(&l->at, COMM_REDUCE_SCATTER, zero, n), 1);
+}
+
+/* Matrices that a mesh axis cuts are gathered one after another. */
+static void push_matrices(lister *l, const nd_param *p)
+{
+    const nd_type *t = &p->value->type;
+    nd_type list = *t;
+    int64_t words = nd_group_size(&l->m->mesh, nd_matrix_cut(p));
+    nd_comm_row r = row_of(l, "momenta", NULL, nd_matrix_cut(p));
+    list.rank = p->lead + p->nlayers;
+    for (int i = list.rank; i < t->rank; i++)
+        words *= l->c->exts.v[nd_ext_of(l->c, t, i)].max;
+    r.what = p->name;
+    push_own(l, r, nd_parts_message(&l->at, COMM_ALL_GATHER, r.mesh, words),
+             nd_spot_numel(&l->at, &list));
+}
+
+static void push_update(lister *l, const nd_bucket *b)
+{
+    const char *when = b->muon ? "momenta" : "parameters";
+    nd_comm_row r = row_of(l, when, NULL, b->zero);
+    r.what = name_bucket(l, b);
+    push_own(l, r, nd_parts_message(&l->at, COMM_ALL_GATHER, b->zero,
+                                    (int64_t)b->n), 1);
+    for (int i = 0; i < b->params.n && b->muon; i++)
+        push_matrices(l, b->params.v[i]);
+}
+
+/* The loss and the squared norm, as doubles, of every rank. */
+static void push_norm(lister *l)
+{
+    enum { WORDS = 4 };
+    nd_comm_row r = row_of(l, "norm", NULL, all_axes(l->m));
+    r.what = "the loss and the norm of the gradients";
+    push_own(l, r, nd_parts_message(&l->at, COMM_ALL_GATHER, r.mesh,
+                                    WORDS * (int64_t)nd_mesh_ranks(
+                                                &l->m->mesh)), 1);
+}
+
+static void walk_buckets(lister *l, void (*f)(lister *, const nd_bucket *))
+{
+    for (int i = 0; i < l->c->mem.buckets.n; i++) {
+        const nd_bucket *b = &l->c->mem.buckets.v[i];
+        if ((b->stages >> l->stage & 1) && !b->frozen)
+            f(l, b);
+    }
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
+                     nd_comm_rows *rows)
+{
+    nd_module *m = c->m;
+    const nd_program *p = m->program;
+    lister l = {.c = c, .m = m, .at = nd_spot_of(m, rank), .cluster = cluster,
+                .rows = rows};
+    l.stage = p->nstages > 1 ? l.at.coord[m->mesh.pipe] : 0;
+    const nd_stage *st = &p->stage[l.stage];
+    const nd_stage_code *code = &c->stage[l.stage];
+    const nd_stage *before = l.stage ? st - 1 : NULL;
+    const nd_stage *after = l.stage + 1 < p->nstages ? st + 1 : NULL;
+    walk(&l, "before", &code->pre, 1, 1);
+    if (before)
+        walk_messages(&l, "forward", COMM_RECV, before->send_fwd.v,
+                      before->send_fwd.n, l.stage - 1);
+    walk(&l, "forward", &code->fwd, 1, p->nmicro);
+    walk_messages(&l, "forward", COMM_SEND, st->send_fwd.v, st->send_fwd.n,
+                  l.stage + 1);
+    if (after)
+        walk_messages(&l, "backward", COMM_RECV, after->send_bwd.v,
+                      after->send_bwd.n, l.stage + 1);
+    walk(&l, "backward", &code->bwd, 1, p->nmicro);
+    walk_messages(&l, "backward", COMM_SEND, st->send_bwd.v, st->send_bwd.n,
+                  l.stage - 1);
+    walk_buckets(&l, push_gradients);
+    push_norm(&l);
+    walk_buckets(&l, push_update);
+}
