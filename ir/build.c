@@ -380,9 +380,23 @@ static nd_value *travel(nd_builder *b, nd_opcode k, nd_value *x, nd_value *i,
     return finish1(b, op);
 }
 
+/* Does the op do no more than repeat its operand for rows that travel? */
+static bool repeats_rows(const nd_op *op, const nd_type *rows)
+{
+    if (!op || op->kind != OP_BROADCAST)
+        return false;
+    for (int k = 0; k < op->out[0]->type.rank; k++)
+        if (nd_axis_at(&op->in[0]->type, op->out[0]->type.axis[k]) < 0 &&
+            nd_axis_at(rows, op->out[0]->type.axis[k]) < 0)
+            return false;
+    return true;
+}
+
 nd_value *nd_dispatch(nd_builder *b, nd_value *x, nd_value *i,
                       nd_axis *routed)
 {
+    while (x && i && repeats_rows(x->def, &i->type))
+        x = x->def->in[0];           /* a row is sent for each slot anyway */
     return travel(b, OP_DISPATCH, x, i, routed);
 }
 

@@ -276,13 +276,23 @@ static void vjp_contract(nd_ad *d, nd_op *op, nd_value *g)
     product_gain(d, op, 1, g);
 }
 
+/* g in another width; rows that travelled are cast before they go. */
+static nd_value *cast_to_travel(nd_builder *b, nd_value *g, nd_dtype t)
+{
+    const nd_op *go = g->def;
+    if (!go || go->kind != OP_DISPATCH || go->block != b->block ||
+        g->type.dtype == t)
+        return nd_cast(b, g, t);
+    return nd_dispatch(b, nd_cast(b, go->in[0], t), go->in[1], go->axes[0]);
+}
+
 /* d sum(x w[a: i]): in x the product with the same w over what x lacks, in w
  * the sums of x g over the rows of each a. */
 static void vjp_grouped(nd_ad *d, nd_op *op, nd_value *g)
 {
     nd_builder *b = nd_ad_builder(d);
     nd_value *x = op->in[0], *w = op->in[1], *ids = U(op->in[2]), *r;
-    nd_value *narrow = nd_cast(b, g, x->type.dtype);
+    nd_value *narrow = cast_to_travel(b, g, x->type.dtype);
     nd_axis *sum[ND_MAX_RANK];
     int n = 0;
     for (int k = 0; k < w->type.rank; k++)

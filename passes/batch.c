@@ -170,8 +170,9 @@ static bool linear_in_sums(const nd_op *op)
         return op->nin == 1 || class_of(op->in[1]) != SUM;
     switch (op->kind) {
     case OP_CONTRACT:
+        return sums == 1 && known + zero == 1;
     case OP_GROUPED:
-        return sums == 1 && known + zero == op->nin - 1;
+        return sums == 1 && known + zero == 2 && class_of(op->in[2]) != SUM;
     case OP_MAP:
         if (op->sub == EW_ADD || op->sub == EW_SUB)
             return sums + zero == 2;

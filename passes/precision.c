@@ -93,7 +93,7 @@ static bool spread(const work *w, nd_block *b)
 
 /* v in bf16, made in front of the op that the builder stands at, or found: a
  * block makes its own, because a weight is cheaper to cast again than to keep
- * across iterations. */
+ * across iterations. Rows that travel to their experts are cast before. */
 static nd_value *narrow(work *w, nd_builder *b, nd_value *v)
 {
     if (v->mark >= FIRST_CAST) {
@@ -101,8 +101,12 @@ static nd_value *narrow(work *w, nd_builder *b, nd_value *v)
         if (nd_block_of(known) == b->block)
             return known;
     }
+    const nd_op *go = v->def && v->def->kind == OP_DISPATCH &&
+                              v->def->block == b->block ? v->def : NULL;
+    nd_value *x = go ? narrow(w, b, go->in[0]) : NULL;
     b->hint = v->name;
-    nd_value *c = nd_cast(b, v, w->to);
+    nd_value *c = go ? nd_dispatch(b, x, go->in[1], go->axes[0])
+                     : nd_cast(b, v, w->to);
     v->mark = FIRST_CAST + w->casts.n;
     ND_PUSH(w->m->ctx->arena, &w->casts, c);
     return c;

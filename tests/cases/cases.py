@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -65,7 +66,7 @@ MESHES = {
     "pp2ep2": ("pp = 2, ep = 2", False, 4, "", []),
     # rows and experts by one mesh axis: rows travel
     "eprows3": ("ep = 3", False, 2, "shard batch -> ep", []),
-    "dp2eprows2": ("dp = 2, ep = 2", False, 1, "shard batch -> ep\n  recompute block", []),
+    "dp2eprows2": ("dp = 2, ep = 2", False, 1, "shard batch -> (dp, ep)\n  recompute block", []),
     "tp2eprows2": ("tp = 2, ep = 2", True, 2, "shard batch -> ep", []),
     "pp2eprows2": ("pp = 2, ep = 2", False, 4, "shard batch -> ep", []),
 }
@@ -173,6 +174,7 @@ class Bench:
         lines = ["plan {", "  mesh " + (mesh or "dp = 1")]
         if extra.startswith("shard batch"):    # before the rule for experts
             lines.append("  " + extra)
+            rules = [r for r in rules if r != "batch -> dp"]
         if rules:
             lines.append("  shard " + ", ".join(rules))
         if "pp" in axes:
@@ -208,7 +210,7 @@ class Bench:
         kept = []
         for line in text.split("\n"):
             if line.startswith("  shard ") and line[2:] not in spec[3].split("\n  "):
-                rules = [r for r in line[8:].split(", ") if "axis %s " % r.split()[0] in source]
+                rules = [r for r in re.split(r", (?![^(]*\))", line[8:]) if "axis %s " % r.split()[0] in source]
                 if not rules:
                     continue
                 line = "  shard " + ", ".join(rules)
