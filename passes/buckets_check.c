@@ -72,7 +72,8 @@ static bool check_member(nd_code *c, int j, int k)
     const nd_module *m = c->m;
     const nd_bucket *b = &c->mem.buckets.v[j];
     const nd_param *p = b->params.v[k];
-    uint32_t micro = 1u << m->mesh.micro, zero = nd_zero_mesh(m, p);
+    uint32_t micro = 1u << m->mesh.micro;
+    uint32_t zero = p->frozen ? 0 : nd_zero_mesh(m, p);
     uint32_t sum = real(m, p->grad.sum & ~micro);
     if (!nd_same_axes(&p->value->type, &p->grad) || p->grad.max)
         return wrong(c, p, j, "the gradient is not of the parameter's axes");
@@ -89,7 +90,10 @@ static bool check_member(nd_code *c, int j, int k)
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
         b->stages != (1u << m->program->nstages) - 1)
         return wrong(c, p, j, "a stage lacks its layers");
-    if (real(m, b->zero) != (p->frozen ? 0 : zero & sum))
+    if (b->zero & ~zero)
+        return wrong(c, p, j, "shares its state over mesh axes that the plan "
+                     "does not name");
+    if ((zero & sum) != real(m, b->zero))
         return wrong(c, p, j, "does not share its state as the plan says");
     if (b->zero & ~b->sum)
         return wrong(c, p, j, "scatters over mesh axes that it does not add "
