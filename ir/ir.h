@@ -476,6 +476,7 @@ typedef struct nd_module {
     nd_plan plan;
     nd_program *program;
     uint32_t state;                  /* ND_HAS_... */
+    uint64_t meaning;                /* before sharding; 0: not known */
     int next_id;                     /* fresh names */
     nd_table taken, asked;           /* names of axes: see nd_axis_new */
 } nd_module;
@@ -686,6 +687,12 @@ void nd_print(nd_buf *b, nd_module *m);
 nd_module *nd_parse_ir(nd_ctx *c, int file);
 /* Structure, shapes, sharding: every op by its local rule. */
 bool nd_verify(nd_module *m);
+
+/* ---- meaning.c ----------------------------------------------------------- */
+
+/* A number for what the step computes, wherever: passes from `shard` on keep
+ * it. */
+uint64_t nd_meaning(nd_module *m);
 
 /* ---- eval.c: the meaning ------------------------------------------------- */
 
