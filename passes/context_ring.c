@@ -59,7 +59,7 @@ static nd_axis *ring_of(cx *c, int mesh)
     int n = m->mesh.size[mesh];
     nd_axis *a = nd_axis_new(m, "ring", n, nd_nowhere);
     nd_rule first = {.scope = SCOPE_ALL, .axis = a,
-                     .mesh = {1, {(uint8_t)mesh}}, .loc = m->plan.loc};
+                     .mesh = {1, {(uint8_t)mesh}}, .loc = nd_nowhere};
     cx_first_rule(m, first);
     c->hop[mesh] = nd_axis_new(m, "hop", n - 1, nd_nowhere);
     return c->ring[mesh] = a;
@@ -210,7 +210,7 @@ static nd_value *hop_value(turn *t, nd_value *v)
         return w;
     if (!query)
         w = is_index(v) ? t->at : nd_gather(t->b, v, t->r->key, t->at);
-    else if (!v->def || v->def->kind == OP_PARAM || v->def->kind == OP_INPUT)
+    else if (cx_holds(&t->r->given, v))
         w = of_both(t, v);
     else
         w = again(t, v);
