@@ -17,7 +17,8 @@ build=$(cd "${NDC_BUILD:-$source/build}" && pwd) || exit 2
 bin=$build/tests
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-trap 'exit 2' HUP INT TERM
+jobs=''
+trap 'kill $jobs; exit 2' HUP INT TERM
 
 models=$(ls "$source"/tests/fixtures/*.nd)
 set_model() {                        # the K-th of them, counted round
@@ -72,6 +73,7 @@ every() {
     while [ "$2" = forever ] || [ "$s" -le "$2" ]; do
         check "$s"
         rm -f "$work/$s" "$work/$s".[nsjp]*
+        [ "$2" != forever ] || rm -f "$work/$s".*
         s=$((s + 2))
     done
 }
@@ -87,8 +89,13 @@ if [ $# = 1 ]; then
 fi
 [ $# = 0 ] || from=$1 to=$2
 
+if [ "$to" = forever ]; then
+    every "$from" forever &
+    jobs=$!
+    every $((from + 1)) forever
+fi
 every "$from" "$to" >"$work/one.log" &
-[ "$to" != forever ] || tail -f "$work/one.log" &
+jobs=$!
 every $((from + 1)) "$to"
 wait
 cat "$work/one.log"
