@@ -27,9 +27,10 @@ static const char *seconds_text(nd_arena *a, double t)
     return nd_fmt(a, "%.1f %s", t, unit[u]);
 }
 
-static const char *bytes_text(nd_arena *a, int64_t n)
+/* "~": it depends on the data. */
+static const char *bytes_text(nd_arena *a, bool about, int64_t n)
 {
-    return nd_fmt(a, "%s B", cg_commas(a, n));
+    return nd_fmt(a, "%s%s B", about ? "~" : "", cg_commas(a, n));
 }
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -50,8 +51,8 @@ static void put_row(report *r, const nd_comm_row *x)
 {
     nd_putf(r->b, "    %-10s %-14s over %-10s %6lld x %17s %19s %9s\n",
             x->when, x->name, cg_mesh_text(r->m, x->mesh),
-            (long long)x->calls, bytes_text(r->a, x->once),
-            bytes_text(r->a, x->bytes),
+            (long long)x->calls, bytes_text(r->a, x->about, x->once),
+            bytes_text(r->a, x->about, x->bytes),
             x->kind == COMM_RECV ? "-" : seconds_text(r->a, x->seconds));
 }
 
@@ -77,6 +78,7 @@ static void put_sum(report *r, uint32_t mesh, int kind)
 {
     int64_t calls = 0, bytes = 0;
     double seconds = 0;
+    bool about = false;
     for (int i = 0; i < r->rows.n; i++) {
         const nd_comm_row *x = &r->rows.v[i];
         if ((mesh && x->mesh != mesh) ||
@@ -84,13 +86,13 @@ static void put_sum(report *r, uint32_t mesh, int kind)
             continue;
         calls += x->calls;
         bytes += x->bytes;
+        about |= x->about;
         seconds += x->seconds;
     }
     nd_putf(r->b, "    %-10s %-14s %-15s %6lld x %37s %9s\n", "",
             kind == ANY ? "all" : nd_comm_names[kind],
             mesh ? nd_fmt(r->a, "over %s", cg_mesh_text(r->m, mesh)) : "all",
-            (long long)calls,
-            bytes_text(r->a, bytes),
+            (long long)calls, bytes_text(r->a, about, bytes),
             kind == COMM_RECV ? "-" : seconds_text(r->a, seconds));
 }
 

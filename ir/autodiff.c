@@ -127,13 +127,14 @@ static nd_value *rename_at_end(nd_ad *d, nd_value *v, nd_axis *from,
     return nd_rename(&b, v, from, to);
 }
 
-/* What a turn of a ring makes again in backward: a cast at least, and with
+/* What a turn of a ring makes again in backward: copies at least, and with
  * recompute all but what a reduction or an inner repeat brings. */
 static bool made_again(const nd_ad *d, const nd_value *v)
 {
     if (!d->ring || !v->def || nd_has_trait(v->def, 'e'))
         return false;
-    return v->def->kind == OP_CAST ||
+    return v->def->kind == OP_CAST || v->def->kind == OP_GATHER ||
+           nd_has_trait(v->def, 'v') ||
            (d->m->plan.recompute != REMAT_NONE && v->def->kind != OP_REDUCE);
 }
 

@@ -38,8 +38,8 @@ bool nd_is_weight_copy(const nd_value *v)
     if (!v->def || v->def->kind == OP_PARAM)
         return false;
     while (v->def && (v->def->kind == OP_CAST || v->def->kind == OP_SLICE ||
-                      v->def->kind == OP_ALL_GATHER ||
-                      v->def->kind == OP_STOP_GRAD))
+                      v->def->kind == OP_STOP_GRAD ||
+                      nd_has_trait(v->def, 'k')))
         v = v->def->in[0];
     return nd_param_of(NULL, v) != NULL;
 }

@@ -72,7 +72,8 @@ static bool check_member(nd_code *c, int j, int k)
     const nd_module *m = c->m;
     const nd_bucket *b = &c->mem.buckets.v[j];
     const nd_param *p = b->params.v[k];
-    uint32_t micro = 1u << m->mesh.micro, zero = m->plan.zero_mesh;
+    uint32_t micro = 1u << m->mesh.micro;
+    uint32_t zero = p->frozen ? 0 : nd_zero_mesh(m, p);
     uint32_t sum = real(m, p->grad.sum & ~micro);
     if (!nd_same_axes(&p->value->type, &p->grad) || p->grad.max)
         return wrong(c, p, j, "the gradient is not of the parameter's axes");
@@ -89,10 +90,10 @@ static bool check_member(nd_code *c, int j, int k)
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
         b->stages != (1u << m->program->nstages) - 1)
         return wrong(c, p, j, "a stage lacks its layers");
-    if (b->zero & ~(m->plan.zero ? zero : 0))
+    if (b->zero & ~zero)
         return wrong(c, p, j, "shares its state over mesh axes that the plan "
                      "does not name");
-    if (m->plan.zero && !p->frozen && (zero & sum) != real(m, b->zero))
+    if ((zero & sum) != real(m, b->zero))
         return wrong(c, p, j, "does not share its state as the plan says");
     if (b->zero & ~b->sum)
         return wrong(c, p, j, "scatters over mesh axes that it does not add "
@@ -141,8 +142,9 @@ static bool check_extents(nd_code *c)
             most = n > most ? n : most;
             least = n < least ? n : least;
         }
-        if (e->max != most || (e->fixed >= 0 && (e->fixed != most ||
-                                                 least != most))) {
+        /* How many rows travel is known at run time only. */
+        bool even = least == most && !e->axis->route;
+        if (e->max != most || (e->fixed >= 0 && (!even || e->fixed != most))) {
             nd_error(m->ctx, e->axis->loc, "pieces of %s have %lld elements at "
                      "most, not %lld", e->axis->name, (long long)most,
                      (long long)e->max);

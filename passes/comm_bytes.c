@@ -7,7 +7,8 @@
  *   all_gather       all pieces but that of the next member:    S - p_(me+1)
  *   all_reduce       one after the other, in pieces of any elements
  *   send, shift      the block
- *   all_to_all       what does not stay on the rank
+ *   all_to_all       what does not stay on the rank; of rows that travel to
+ *                    experts only the run knows it, and an even share is taken
  *
  * For equal pieces these are (n-1)/n S, the same, and 2 (n-1)/n S. The runtime
  * counts its calls by the same rules (runtime/count.c).
@@ -35,12 +36,15 @@ nd_spot nd_spot_of(const nd_module *m, int rank)
     return s;
 }
 
+/* Of rows that travel there are as many as if they were spread evenly. */
 int64_t nd_spot_numel(const nd_spot *s, const nd_type *t)
 {
     int64_t all = 1;
     for (int i = 0; i < t->rank; i++) {
         int64_t off, n = s->iterations;
-        if (t->axis[i] != s->piped || t->cut[i].n)
+        if (t->axis[i]->route)
+            n = nd_spot_numel(s, &t->axis[i]->route->rows);
+        else if (t->axis[i] != s->piped || t->cut[i].n)
             nd_extent(s->mesh, t->axis[i]->size, t->cut[i], s->coord, &off, &n);
         all *= n;
     }
@@ -85,6 +89,11 @@ static int64_t bytes_of(const nd_spot *s, const nd_type *t)
 
 /* ---- arrays that the runtime cuts itself --------------------------------- */
 
+static nd_message one(nd_comm_kind k, int64_t bytes)
+{
+    return (nd_message){k, 1, bytes, false};
+}
+
 /* Piece i of n elements: the first ones are longer. */
 static int64_t piece(int64_t n, int64_t parts, int64_t i)
 {
@@ -96,66 +105,85 @@ nd_message nd_sum_message(const nd_spot *s, uint32_t mesh, int64_t words)
     int n = nd_group_size(s->mesh, mesh), me = member(s, mesh);
     int64_t sent = 2 * words - piece(words, n, me) -
                    piece(words, n, (me + 1) % n);
-    return (nd_message){COMM_ALL_REDUCE, 1, sent * WORD};
+    return one(COMM_ALL_REDUCE, sent * WORD);
 }
 
 nd_message nd_parts_message(const nd_spot *s, nd_comm_kind k, uint32_t mesh,
                             int64_t words)
 {
     int64_t own = words / nd_group_size(s->mesh, mesh);
-    return (nd_message){k, 1, (words - own) * WORD};
+    return one(k, (words - own) * WORD);
 }
 
-/* ---- collectives --------------------------------------------------------- */
+/* ---- ops ----------------------------------------------------------------- */
 
-/* From a value of type x to one of type y, over mesh axes. */
-typedef nd_message message_fn(const nd_spot *s, uint32_t mesh,
-                              const nd_type *x, const nd_type *y);
+typedef nd_message message_fn(const nd_op *op, const nd_spot *s);
+
+static const nd_type *in(const nd_op *op)
+{
+    return &op->in[0]->type;
+}
+
+static const nd_type *out(const nd_op *op)
+{
+    return &op->out[0]->type;
+}
 
 /* Integers of 64 bits are gathered, block by block, and added by each. */
-static nd_message reduce_wide(const nd_spot *s, uint32_t mesh,
-                              const nd_type *x)
+static nd_message reduce_wide(const nd_op *op, const nd_spot *s)
 {
-    int64_t blocks = (nd_spot_numel(s, x) + BLOCK - 1) / BLOCK;
-    int64_t others = nd_group_size(s->mesh, mesh) - 1;
-    return (nd_message){COMM_ALL_GATHER, blocks, bytes_of(s, x) * others};
+    int64_t blocks = (nd_spot_numel(s, in(op)) + BLOCK - 1) / BLOCK;
+    int64_t others = nd_group_size(s->mesh, op->mesh) - 1;
+    return (nd_message){COMM_ALL_GATHER, blocks, bytes_of(s, in(op)) * others,
+                        false};
 }
 
-static nd_message all_reduce(const nd_spot *s, uint32_t mesh, const nd_type *x,
-                             const nd_type *y)
+static nd_message all_reduce(const nd_op *op, const nd_spot *s)
 {
-    (void)y;
-    return x->dtype == ND_I64 ? reduce_wide(s, mesh, x)
-                              : nd_sum_message(s, mesh, bytes_of(s, x) / WORD);
+    if (in(op)->dtype == ND_I64)
+        return reduce_wide(op, s);
+    return nd_sum_message(s, op->mesh, bytes_of(s, in(op)) / WORD);
 }
 
-static nd_message reduce_scatter(const nd_spot *s, uint32_t mesh,
-                                 const nd_type *x, const nd_type *y)
+static nd_message reduce_scatter(const nd_op *op, const nd_spot *s)
 {
-    int64_t sent = bytes_of(s, x) - bytes_of(s, y);
-    return x->dtype == ND_I64 ? reduce_wide(s, mesh, x)
-                              : (nd_message){COMM_REDUCE_SCATTER, 1, sent};
+    if (in(op)->dtype == ND_I64)
+        return reduce_wide(op, s);
+    return one(COMM_REDUCE_SCATTER, bytes_of(s, in(op)) - bytes_of(s, out(op)));
 }
 
-static nd_message all_gather(const nd_spot *s, uint32_t mesh, const nd_type *x,
-                             const nd_type *y)
+static nd_message all_gather(const nd_op *op, const nd_spot *s)
 {
-    nd_spot next = next_member(s, mesh);
-    int64_t sent = bytes_of(s, y) - bytes_of(&next, x);
-    return (nd_message){COMM_ALL_GATHER, 1, sent};
+    nd_spot next = next_member(s, op->mesh);
+    return one(COMM_ALL_GATHER, bytes_of(s, out(op)) - bytes_of(&next, in(op)));
 }
 
 /* What stays is the rank's piece of both axes. */
-static nd_message all_to_all(const nd_spot *s, uint32_t mesh, const nd_type *x,
-                             const nd_type *y)
+static nd_message all_to_all(const nd_op *op, const nd_spot *s)
 {
-    nd_type both = *x;
-    (void)mesh;
-    for (int i = 0; i < x->rank; i++)
-        if (y->cut[i].n > x->cut[i].n)
-            both.cut[i] = y->cut[i];
-    int64_t sent = bytes_of(s, x) - bytes_of(s, &both);
-    return (nd_message){COMM_ALL_TO_ALL, 1, sent};
+    nd_type both = *in(op);
+    for (int i = 0; i < both.rank; i++)
+        if (out(op)->cut[i].n > both.cut[i].n)
+            both.cut[i] = out(op)->cut[i];
+    return one(COMM_ALL_TO_ALL, bytes_of(s, in(op)) - bytes_of(s, &both));
+}
+
+static nd_message shift_ring(const nd_op *op, const nd_spot *s)
+{
+    return one(COMM_SHIFT, bytes_of(s, in(op)));
+}
+
+/* A number for each member, then the rows: as if every member got as many. */
+static nd_message travel(const nd_op *op, const nd_spot *s)
+{
+    enum { NUMBER = 8 };
+    const nd_type *there = op->kind == OP_DISPATCH ? out(op) : in(op);
+    nd_type row = *there;
+    int64_t n = nd_group_size(s->mesh, op->mesh);
+    int64_t rows = nd_spot_numel(s, &op->axes[0]->route->rows);
+    nd_drop_axis(&row, nd_axis_at(&row, op->axes[0]));
+    int64_t each = rows * bytes_of(s, &row) / n;
+    return (nd_message){COMM_ALL_TO_ALL, 2, (n - 1) * (NUMBER + each), true};
 }
 
 /* A row for every op that moves data between ranks (trait k). */
@@ -164,16 +192,14 @@ static message_fn *const messages[OP_COUNT] = {
     [OP_REDUCE_SCATTER] = reduce_scatter,
     [OP_ALL_GATHER] = all_gather,
     [OP_ALL_TO_ALL] = all_to_all,
+    [OP_SHIFT_RING] = shift_ring,
+    [OP_DISPATCH] = travel,
+    [OP_COMBINE] = travel,
 };
 
-nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
-                           const nd_type *x, const nd_type *y)
+nd_message nd_op_message(const nd_op *op, const nd_spot *s)
 {
-    return messages[kind](s, mesh, x, y);
-}
-
-nd_message nd_op_message(const nd_spot *s, const nd_op *op)
-{
-    return nd_type_message(s, op->kind, op->mesh, &op->in[0]->type,
-                           &op->out[0]->type);
+    nd_message x = messages[op->kind](op, s);
+    x.about |= nd_routed_axis(in(op)) || nd_routed_axis(out(op));
+    return x;
 }

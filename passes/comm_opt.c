@@ -18,7 +18,8 @@
  *   -> pre %v = ...
  *
  * Only outside repeats: of what a body gathers there would be a copy for every
- * iteration.
+ * iteration. Nor what is stored in pieces to be gathered at each use, which is
+ * how a plan asks for less memory.
  */
 #include "passes.h"
 
@@ -113,24 +114,26 @@ static void pair(nd_op *op, void *user)
 
 /* ---- once per step ------------------------------------------------------- */
 
-/* Is v there before the first microbatch, if the casts and renames that it alone
- * is read through are made then as well? */
-static bool is_early(const uses *u, const nd_value *v)
+/* Is v there before the first microbatch, if the casts and renames that it
+ * alone is read through are made then as well? */
+static bool is_early(const job *j, const nd_value *v)
 {
     const nd_op *op = v->def;
     if (!op)
         return false;
-    if (op->kind == OP_PARAM || op->phase == PH_PRE)
+    if (op->phase == PH_PRE)
         return true;
+    if (op->kind == OP_PARAM)
+        return !nd_is_in_pieces(j->m, op->param);
     return (op->kind == OP_CAST || op->kind == OP_RENAME) &&
-           u->v.v[v->mark].n == 1 && is_early(u, op->in[0]);
+           j->u.v.v[v->mark].n == 1 && is_early(j, op->in[0]);
 }
 
 static void hoist(nd_op *op, void *user)
 {
     const job *j = user;
     bool gathers = op->kind == OP_ALL_GATHER || op->kind == OP_ALL_TO_ALL;
-    if (!gathers || op->block->parent || !is_early(&j->u, op->in[0]))
+    if (!gathers || op->block->parent || !is_early(j, op->in[0]))
         return;
     for (; op->phase != PH_PRE && op->kind != OP_PARAM; op = op->in[0]->def)
         op->phase = PH_PRE;

@@ -62,6 +62,7 @@ static void count(lister *l, nd_comm_row *r, nd_message x, int64_t times)
         r->name = nd_comm_names[x.kind];
     r->calls += times * x.calls;
     r->bytes += times * x.bytes;
+    r->about |= x.about;
     r->once = once > r->once ? once : r->once;
     if (x.kind != COMM_RECV)
         r->seconds += (double)(times * x.calls) *
@@ -96,13 +97,15 @@ static void push_op(lister *l, const char *when, const nd_op *op, int64_t times,
 {
     nd_comm_row r = row_of(l, when, nd_ops[op->kind].name, op->mesh);
     nd_spot s = l->at;
+    if (r.members == 1)              /* it sorts rows, and sends none */
+        return;
     r.loc = op->loc;
     if (!is_cut_in_time(l, op->in[0]) && !is_cut_in_time(l, op->out[0])) {
-        count(l, &r, nd_op_message(&s, op), times * micro);
+        count(l, &r, nd_op_message(op, &s), times * micro);
     } else {
         for (int i = 0; i < micro; i++) {
             s.coord[l->m->mesh.micro] = i;
-            count(l, &r, nd_op_message(&s, op), times);
+            count(l, &r, nd_op_message(op, &s), times);
         }
     }
     push(l, r);
@@ -140,7 +143,7 @@ static void walk_messages(lister *l, const char *when, nd_comm_kind kind,
             s.coord[l->m->mesh.micro] = mb;
             int64_t bytes = nd_spot_numel(&s, &v->type) *
                             (int64_t)nd_dtype_size(v->type.dtype);
-            count(l, &r, (nd_message){kind, 1, bytes}, 1);
+            count(l, &r, (nd_message){kind, 1, bytes, false}, 1);
         }
         push(l, r);
     }
@@ -165,7 +168,8 @@ static uint32_t tied_stages(const lister *l, const nd_bucket *b)
 
 /* The group of those stages, which need not be all: the members are counted
  * here and the axis only names them. */
-static void push_tied(lister *l, const nd_bucket *b, const char *what)
+static void push_tied(lister *l, const nd_bucket *b, const char *what,
+                      int64_t words)
 {
     uint32_t stages = tied_stages(l, b);
     int n = 0, me = 0;
@@ -181,7 +185,7 @@ static void push_tied(lister *l, const nd_bucket *b, const char *what)
     nd_comm_row r = row_of(l, "gradients", NULL, 1u << l->m->mesh.pipe);
     r.members = n;
     r.what = what;
-    push_own(l, r, nd_sum_message(&at, 1, (int64_t)b->n), 1);
+    push_own(l, r, nd_sum_message(&at, 1, words), 1);
 }
 
 static void push_gradients(lister *l, const nd_bucket *b)
@@ -189,13 +193,13 @@ static void push_gradients(lister *l, const nd_bucket *b)
     uint32_t pipe = l->m->mesh.pipe >= 0 ? 1u << l->m->mesh.pipe : 0;
     uint32_t sum = b->sum & ~b->zero & ~pipe, zero = b->zero & b->sum;
     const char *what = name_bucket(l, b);
-    int64_t n = (int64_t)b->n;
+    int64_t n = (int64_t)b->n, part = n / nd_group_size(&l->m->mesh, zero);
     nd_comm_row r = row_of(l, "gradients", NULL, sum);
     nd_comm_row z = row_of(l, "gradients", NULL, zero);
     r.what = z.what = what;
-    push_tied(l, b, what);
-    push_own(l, r, nd_sum_message(&l->at, sum, n), 1);
     push_own(l, z, nd_parts_message(&l->at, COMM_REDUCE_SCATTER, zero, n), 1);
+    push_tied(l, b, what, part);
+    push_own(l, r, nd_sum_message(&l->at, sum, part), 1);
 }
 
 /* Matrices that a mesh axis cuts are gathered one after another. */

@@ -17,13 +17,13 @@ typedef ND_VEC(nd_value *) cx_values;
 typedef struct cx_region {
     nd_op *attend;                   /* the contract that makes O */
     nd_value *x, *p, *a, *v;         /* X, E / S, A, V */
-    nd_type rows;                    /* of S: a number per query */
     bool guarded;                    /* a row with S = 0 gives 0 */
     nd_axis *query, *key;
     int mesh, n;                     /* what cuts both, its size */
     bool causal;                     /* a key behind its query is hidden */
     bool zigzag;                     /* and chunks are in balance */
     cx_values inside;                /* with both axes, from X to A */
+    cx_values given;                 /* with both, all keys at once */
     cx_values row;                   /* made of those, without keys */
     cx_values moving, queries;       /* that come in with one, not free */
     const char *no_ring;             /* why not, or NULL */
@@ -33,6 +33,7 @@ typedef struct cx_region {
  * plan cut its two axes by one mesh axis? */
 bool cx_match(nd_module *m, nd_op *op, cx_region *r);
 bool cx_has(const nd_value *v, const nd_axis *a);
+bool cx_holds(const cx_values *list, const nd_value *v);
 
 /* The pass: axes that it makes, to be used again. */
 typedef struct cx {

@@ -68,7 +68,7 @@ static nd_axis *twin_of(cx *c, const cx_region *r, nd_axis *heads)
     if (twin)
         return twin;
     twin = nd_axis_twin(m, heads);
-    nd_rule first = {.scope = SCOPE_ALL, .axis = twin, .loc = m->plan.loc,
+    nd_rule first = {.scope = SCOPE_ALL, .axis = twin, .loc = nd_nowhere,
                      .mesh = cx_cut_of(m, &r->attend->out[0]->type, heads)};
     first.mesh.m[first.mesh.n++] = (uint8_t)r->mesh;
     cx_first_rule(m, first);
@@ -111,7 +111,6 @@ static nd_value *swapped(swap *s, nd_value *v)
     if (w)
         return w;
     bool made_here = nd_table_get(&s->inside, v) && v->def->nout == 1 &&
-                     v->def->kind != OP_PARAM && v->def->kind != OP_INPUT &&
                      !v->def->body && !names_axis(v->def, s->from);
     s->b.hint = v->name;
     w = made_here ? copy(s, v->def) : nd_rename(&s->b, v, s->from, s->to);

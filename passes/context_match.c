@@ -54,7 +54,6 @@ static bool match_softmax(nd_value *p, cx_region *r)
         most = most->def->in[0];
     r->x = c->def->in[0];
     r->key = s->def->axes[0];
-    r->rows = s->type;
     r->guarded = s != p->def->in[1];
     r->p = p;
     return reduces(most, RED_MAX, r->x) && most->def->axes[0] == r->key;
@@ -98,7 +97,7 @@ static bool match_axes(const nd_module *m, cx_region *r)
 
 /* ---- what belongs to it -------------------------------------------------- */
 
-static bool holds(const cx_values *list, const nd_value *v)
+bool cx_holds(const cx_values *list, const nd_value *v)
 {
     for (int i = 0; i < list->n; i++)
         if (list->v[i] == v)
@@ -108,14 +107,14 @@ static bool holds(const cx_values *list, const nd_value *v)
 
 static void add_once(nd_module *m, cx_values *list, nd_value *v)
 {
-    if (!holds(list, v))
+    if (!cx_holds(list, v))
         ND_PUSH(m->ctx->arena, list, v);
 }
 
 /* From a guarded sum or maximum down to the reduction. */
 static void collect_row(nd_module *m, cx_region *r, nd_value *v)
 {
-    if (!v->def || v->def->kind == OP_CONST || holds(&r->row, v))
+    if (!v->def || v->def->kind == OP_CONST || cx_holds(&r->row, v))
         return;
     ND_PUSH(m->ctx->arena, &r->row, v);
     for (int i = 0; v->def->kind != OP_REDUCE && i < v->def->nin; i++)
@@ -133,22 +132,44 @@ static bool runs_along(const nd_op *op, const cx_region *r)
     return false;
 }
 
+/* Made of parameters and of what is free: it does not grow with what moves. */
+static bool stands_still(nd_module *m, const nd_value *v)
+{
+    if (nd_is_free(v) || nd_param_of(m, v))
+        return true;
+    if (!v->def || !v->def->nin || v->def->body)
+        return false;
+    for (int i = 0; i < v->def->nin; i++)
+        if (!stands_still(m, v->def->in[i]))
+            return false;
+    return true;
+}
+
+/* A value with both axes that a rank has for its queries and all keys: no op
+ * of the region makes it hop by hop. Random numbers count all keys. */
+static bool is_given(nd_module *m, const cx_region *r, const nd_value *v)
+{
+    const nd_op *op = v->def;
+    if (!op || op->kind == OP_PARAM || op->kind == OP_INPUT ||
+        op->kind == OP_RANDOM || op->kind == OP_NORMAL)
+        return true;
+    return runs_along(op, r) && stands_still(m, v);
+}
+
 static void collect(nd_module *m, cx_region *r, nd_value *v)
 {
     bool query = cx_has(v, r->query), key = cx_has(v, r->key);
-    if (key != query && !nd_is_free(v) && !holds(&r->row, v))
+    if (key != query && !nd_is_free(v) && !cx_holds(&r->row, v))
         add_once(m, key ? &r->moving : &r->queries, v);
-    if (!key || !query)
+    if (!key || !query || cx_holds(&r->inside, v))
         return;
-    if (holds(&r->inside, v))
+    if (is_given(m, r, v)) {
+        add_once(m, &r->given, v);
         return;
+    }
     ND_PUSH(m->ctx->arena, &r->inside, v);
     nd_op *op = v->def;
-    if (!op || op->kind == OP_PARAM || op->kind == OP_INPUT)
-        return;                      /* taken in pieces as it is */
-    if (op->kind == OP_RANDOM || op->kind == OP_NORMAL)
-        r->no_ring = "its random numbers are counted over all keys";
-    else if (op->kind == OP_REPEAT || (runs_along(op, r) && v != r->p))
+    if (op->kind == OP_REPEAT || (runs_along(op, r) && v != r->p))
         r->no_ring = nd_fmt(m->ctx->arena, "`%s` runs along `%s` or `%s`",
                             nd_op_name(op), r->query->name, r->key->name);
     for (int i = 0; i < op->nin; i++)

@@ -13,9 +13,9 @@
  * hop. What depends on inputs alone is not moved: every rank makes it for the
  * keys that it has at the time.
  *
- * In the order of context_zigzag.c a block is two chunks, and behind hop 0 a
- * causal mask shows two of the four pairs of a query's and a key's chunk: (1, 0)
- * always, and (0, 0) or (1, 1). Those two are gathered along an axis `pair`.
+ * In the order of context_zigzag.c a block is two chunks. Behind hop 0 a causal
+ * mask shows two of the four pairs of a query's and a key's chunk: always (1, 0),
+ * and (0, 0) or (1, 1). Those two are gathered along an axis `pair`.
  */
 #include "context.h"
 
@@ -59,7 +59,7 @@ static nd_axis *ring_of(cx *c, int mesh)
     int n = m->mesh.size[mesh];
     nd_axis *a = nd_axis_new(m, "ring", n, nd_nowhere);
     nd_rule first = {.scope = SCOPE_ALL, .axis = a,
-                     .mesh = {1, {(uint8_t)mesh}}, .loc = m->plan.loc};
+                     .mesh = {1, {(uint8_t)mesh}}, .loc = nd_nowhere};
     cx_first_rule(m, first);
     c->hop[mesh] = nd_axis_new(m, "hop", n - 1, nd_nowhere);
     return c->ring[mesh] = a;
@@ -88,7 +88,7 @@ static nd_axis *chunk_of(cx *c, nd_axis *block)
 }
 
 /* The axis of that name that the pass made, or makes now. */
-static nd_axis *cx_axis(cx *c, const char *name, int64_t size)
+static nd_axis *axis_called(cx *c, const char *name, int64_t size)
 {
     nd_axis *a = nd_table_get(&c->named, name);
     if (!a) {
@@ -210,7 +210,7 @@ static nd_value *hop_value(turn *t, nd_value *v)
         return w;
     if (!query)
         w = is_index(v) ? t->at : nd_gather(t->b, v, t->r->key, t->at);
-    else if (!v->def || v->def->kind == OP_PARAM || v->def->kind == OP_INPUT)
+    else if (cx_holds(&t->r->given, v))
         w = of_both(t, v);
     else
         w = again(t, v);
@@ -306,9 +306,9 @@ static void halve(turn *t)
 {
     cx *c = t->c;
     t->block = t->rows;
-    t->pair = cx_axis(c, "pair", 2);
-    t->row_half = cx_axis(c, "half", 2);
-    t->key_half = cx_axis(c, "key_half", 2);
+    t->pair = axis_called(c, "pair", 2);
+    t->row_half = axis_called(c, "half", 2);
+    t->key_half = axis_called(c, "key_half", 2);
     t->rows = chunk_of(c, t->rows);
     t->keys = chunk_of(c, t->keys);
 }

@@ -54,6 +54,21 @@ static nd_cut real_cut(const nd_mesh *mesh, nd_cut cut)
     return real;
 }
 
+/* Of a cut, what a rule asked for: `zero` takes the best axis that there is, and
+ * no other size would be of use to anybody but it. */
+static nd_cut by_rules(const fit *f, nd_cut cut, int rule)
+{
+    const nd_plan *plan = &f->m->plan;
+    uint32_t chosen = plan->zero > 1 ? plan->zero_mesh : 0;
+    nd_cut left = {0};
+    if (rule >= 0)
+        chosen &= ~nd_cut_bits(plan->rules.v[rule].mesh);
+    for (int j = 0; j < cut.n; j++)
+        if (!(chosen >> cut.m[j] & 1))
+            left.m[left.n++] = cut.m[j];
+    return left;
+}
+
 static void add_use(fit *f, nd_axis *a, nd_cut cut)
 {
     for (int i = 0; i < f->uses.n; i++)
@@ -66,8 +81,8 @@ static void see_value(fit *f, const nd_value *v)
 {
     uint32_t all = nd_cut_mask(&v->type);
     for (int i = 0; i < v->type.rank; i++) {
-        nd_cut cut = real_cut(&f->m->mesh, v->type.cut[i]);
         int rule = rule_of(f->m, v->type.axis[i]);
+        nd_cut cut = by_rules(f, real_cut(&f->m->mesh, v->type.cut[i]), rule);
         if (cut.n)
             add_use(f, lead_of(v->type.axis[i]), cut);
         if (rule < 0)

@@ -117,11 +117,9 @@ int nd_group_size(const nd_mesh *m, uint32_t mesh);
 typedef struct nd_message {
     nd_comm_kind kind;
     int64_t calls, bytes;
+    bool about;                      /* the bytes depend on the data */
 } nd_message;
-nd_message nd_op_message(const nd_spot *s, const nd_op *op);
-/* The same of a collective that makes type y of a value of type x. */
-nd_message nd_type_message(const nd_spot *s, nd_opcode kind, uint32_t mesh,
-                           const nd_type *x, const nd_type *y);
+nd_message nd_op_message(const nd_op *op, const nd_spot *s);
 /* The same of `words` numbers of 4 bytes on every rank of a group: summed; or
  * gathered (or scattered) in equal parts, `words` in all. */
 nd_message nd_sum_message(const nd_spot *s, uint32_t mesh, int64_t words);
@@ -407,7 +405,9 @@ typedef struct nd_comm_row {
     nd_loc loc;                      /* where the program asks for it */
     const char *what;                /* ... or what the runtime does it for */
     int64_t calls;                   /* of a step */
-    int64_t once;                    /* bytes of the largest call */
+    int64_t once;                    /* bytes of a call, the largest or, where
+                                        one op makes several, their mean */
+    bool about;                      /* the bytes depend on the data */
     int64_t bytes;                   /* of the step; a receive's are sent by
                                         another rank */
     double seconds;

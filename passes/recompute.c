@@ -43,7 +43,8 @@ static bool product_of_activations(const remat *r, const nd_op *op)
     int64_t out = local_bytes(r->m, &op->out[0]->type);
     for (int i = 0; i < 2; i++) {
         const nd_value *x = op->in[i];
-        if (nd_param_of(r->m, x) || nd_is_weight_copy(x) || local_bytes(r->m, &x->type) >= out)
+        if (nd_param_of(r->m, x) || nd_is_weight_copy(x) ||
+            local_bytes(r->m, &x->type) >= out)
             return false;
     }
     return true;

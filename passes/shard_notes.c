@@ -125,10 +125,25 @@ static void add(nd_sh *s, nd_sh_note note)
     ND_PUSH(c->arena, &s->notes, note);
 }
 
+/* The border of an attention for which pass `context` chose all_to_all: the
+ * rule of the heads' twin stands in no line. */
+static bool is_meant(const nd_module *m, const nd_op *user)
+{
+    bool made = false;
+    for (int i = 0; i < m->plan.rules.n && user->kind == OP_RENAME; i++) {
+        const nd_rule *r = &m->plan.rules.v[i];
+        made |= (r->axis == user->axes[0] || r->axis == user->to[0]) &&
+                r->axis->like && !r->loc.file;
+    }
+    return made;
+}
+
 static void notice_one(nd_sh *s, const nd_op *user, const nd_value *v,
                        const nd_type *want, const nd_sh_path *path, double n,
                        int axis, int k)
 {
+    if (is_meant(s->m, user))
+        return;
     nd_sh_note note = {.loc = user->loc, .axis = v->type.axis[axis],
                        .mesh = k};
     note.bytes = n * bytes_over(s->m, &v->type, path, k);

@@ -10,8 +10,8 @@
  *   %g_1 = reduce_scatter [d] over dp %g     for the gradient is cut as %w is
  *
  * Where only gradients are cut (`zero 2`, `shard grads`) the parameter is
- * gathered once per step: its op runs in phase PRE, and what is made of it alone
- * then does too. Optimizer state (`zero 1`, `shard optimizer`) is cut by the
+ * gathered once per step: its op runs in phase PRE, and then what is made of it
+ * alone does too. Optimizer state (`zero 1`, `shard optimizer`) is cut by the
  * runtime, flat: see buckets.c.
  *
  * A mesh axis that cuts the samples may cut some parameters as well (experts):
@@ -101,6 +101,7 @@ static void refuse_twice(store *st, const nd_rule *r, int mesh, int at)
         nd_note(m->ctx, first->loc, "by this rule");
 }
 
+/* A mesh axis of one rank cuts nothing. */
 static void apply(store *st, const nd_rule *r)
 {
     const nd_module *m = st->s->m;
@@ -108,6 +109,8 @@ static void apply(store *st, const nd_rule *r)
     for (int k = 0; at >= 0 && k < r->mesh.n; k++) {
         int mesh = r->mesh.m[k], old = cut_by(&st->t, mesh);
         nd_cut *c = &st->t.cut[at];
+        if (m->mesh.size[mesh] == 1)
+            continue;
         if (old < 0 && c->n < ND_MAX_CUT) {
             c->m[c->n++] = (uint8_t)mesh;
             st->by[mesh] = r;

@@ -1,10 +1,10 @@
 /* optim.c - from gradients to new weights: reduce, norm, update.
  *
  * Per bucket, in the order that every rank follows:
- *   1. copies on several pipeline stages add their gradients,
- *   2. what is pending over mesh axes other than `zero` is added up,
- *   3. over `zero` it is reduced and scattered: each rank keeps the part of
- *      the flat range whose optimizer state it owns,
+ *   1. over `zero` gradients are reduced and scattered: each rank keeps the
+ *      part of the flat range whose optimizer state it owns,
+ *   2. copies on several pipeline stages add that part,
+ *   3. it is added up over the other mesh axes that it is pending over,
  *   4. the part is updated, 5. the new weights are gathered over `zero`.
  * The updates themselves are in optim_rules.c; muon.c has its own steps 4, 5.
  */
@@ -119,11 +119,14 @@ ndrt_status ndrt_reduce_grads(ndrt_rank *r)
         if (b->frozen)
             continue;
         float *g = at(r, pl->grads);
-        s = all_reduce(r, &r->state->tied[pl->bucket], g, b->n);
-        if (s == NDRT_OK)
-            s = all_reduce(r, &r->state->sum[pl->bucket], g, b->n);
-        if (s == NDRT_OK && (b->zero & b->sum))
+        size_t from, n;
+        ndrt_my_part(r, pl->bucket, &from, &n);
+        if (b->zero & b->sum)
             s = over_zero(r, pl->bucket, false, g);
+        if (s == NDRT_OK)
+            s = all_reduce(r, &r->state->tied[pl->bucket], g + from, n);
+        if (s == NDRT_OK)
+            s = all_reduce(r, &r->state->sum[pl->bucket], g + from, n);
     }
     return s;
 }

@@ -19,8 +19,9 @@ axis head = d / heads
 axis ffn = 4 * d
 axis layers = 4
 axis vocab = 32
+axis expert = 4
 ND
-numbers='B = 8; s = 16; h = 64; V = 32; L = 4; F = 4; D = 2 * 8
+numbers='B = 8; s = 16; h = 64; V = 32; E = 4; k = 2; L = 4; F = 4; D = 2 * 8
     P = 12 * h * h + 13 * h; N = 6 * h'
 
 # A transformer layer: q, k, v, output, two products of 4 h; biases and norms.
@@ -43,6 +44,17 @@ model block(x: f32[batch, seq, d]) {
 }
 ND
 
+# Two matrices of which backward reads both.
+cat axes - > matrices.nd <<'ND'
+model matrices(x: f32[batch, seq, d]) {
+  repeat layers {
+    h = linear[d -> ffn](tanh(x), bias = false) as up
+    x = x + linear[ffn -> d](gelu(h), bias = false) as down
+  }
+  return mean[batch, seq, d](x * x)
+}
+ND
+
 # An embedding that is also the last product, around next to nothing.
 cat axes - > head.nd <<'ND'
 model head(tokens: i32[batch, seq], targets: i32[batch, seq]) {
@@ -54,9 +66,20 @@ model head(tokens: i32[batch, seq], targets: i32[batch, seq]) {
 }
 ND
 
+# Rows that go to two of four experts each.
+cat axes - > experts.nd <<'ND'
+model experts(x: f32[batch, seq, d]) {
+  repeat layers {
+    y, b, z = moe[seq, d -> expert, ffn](x, k = 2) as moe
+    x = x + y
+  }
+  return mean[batch, seq, d](x * x)
+}
+ND
+
 # "when kind over bytes" of the first rank, summed
 said() {
-    "$ndc" "$@" --emit=comm --rank=0 2>err | tr -d , | awk '
+    "$ndc" "$@" --emit=comm --rank=0 2>err | tr -d ',~' | awk '
         /^  sums/ { exit }
         $3 == "over" { bytes[$1 " " $2 " " $4] += $9 }
         END { for (k in bytes) printf "%s %.0f\n", k, bytes[k] }' | sort

@@ -31,6 +31,17 @@ static nd_type type_of(bool cut, nd_dtype t)
     return x;
 }
 
+/* Of an op over b. */
+static nd_message message_of(nd_opcode kind, const nd_type *x, const nd_type *y,
+                             nd_spot s)
+{
+    nd_value in = {.type = *x}, out = {.type = *y};
+    nd_value *ins[] = {&in, &in}, *outs[] = {&out};
+    nd_op op = {.kind = kind, .nin = 1, .nout = 1, .in = ins, .out = outs,
+                .naxes = 1, .axes = (nd_axis *[]){x->axis[0]}, .mesh = 2};
+    return nd_op_message(&op, &s);
+}
+
 /* Bytes of piece b of the rows of a. */
 static int64_t piece(int a, int b)
 {
@@ -55,9 +66,8 @@ static void test_rings(void **state)
     for (int a = 0; a < 2; a++)
         for (int b = 0; b < 3; b++) {
             nd_spot s = spot(a, b);
-            nd_message g = nd_type_message(&s, OP_ALL_GATHER, 2, &cut, &whole);
-            nd_message r = nd_type_message(&s, OP_REDUCE_SCATTER, 2, &whole,
-                                           &cut);
+            nd_message g = message_of(OP_ALL_GATHER, &cut, &whole, s);
+            nd_message r = message_of(OP_REDUCE_SCATTER, &whole, &cut, s);
             assert_int_equal(g.bytes, ring(a, b, 0));
             assert_int_equal(r.bytes, ring(a, b, 1));
             assert_int_equal(g.kind, COMM_ALL_GATHER);
@@ -95,7 +105,7 @@ static void test_wide(void **state)
     nd_axis many = {.name = "many", .size = 1500};
     nd_type x = nd_type_of(ND_I64, 1, (nd_axis *[]){&many});
     nd_spot s = spot(0, 0);
-    nd_message w = nd_type_message(&s, OP_ALL_REDUCE, 2, &x, &x);
+    nd_message w = message_of(OP_ALL_REDUCE, &x, &x, s);
     assert_int_equal(w.kind, COMM_ALL_GATHER);
     assert_int_equal(w.calls, 2);
     assert_int_equal(w.bytes, 1500 * 8 * 2);
@@ -105,13 +115,20 @@ static void test_wide(void **state)
 static void test_all_collectives(void **state)
 {
     (void)state;
-    nd_type cut = type_of(true, ND_F32);
+    nd_type here = type_of(true, ND_F32);
+    nd_route way = {.rows = here};
+    nd_axis routed = {.name = "routed", .size = 77, .route = &way};
+    nd_type there = nd_type_of(ND_F32, 1, (nd_axis *[]){&routed});
     nd_spot s = spot(0, 0);
     for (int k = 0; k < OP_COUNT; k++) {
         if (!strchr(nd_ops[k].traits, 'k'))
             continue;
+        bool travels = k == OP_DISPATCH || k == OP_COMBINE;
+        const nd_type *x = travels ? &there : &here;
         print_message("%s\n", nd_ops[k].name);
-        assert_true(nd_type_message(&s, (nd_opcode)k, 2, &cut, &cut).calls);
+        nd_message sent = message_of((nd_opcode)k, x, x, s);
+        assert_true(sent.calls > 0);
+        assert_true(sent.about == travels);
     }
 }
 
