@@ -12,11 +12,20 @@ typedef struct search {
     nd_range r;
 } search;
 
-/* What v has its numbers from. */
+/* Does a gather put the elements along an axis in another order, as zigzag
+ * does? One that picks some of them computes an index: that is not direct. */
+static bool reorders(const nd_op *op)
+{
+    const nd_type *index = &op->in[1]->type;
+    return op->kind == OP_GATHER && index->rank == 1 &&
+           index->axis[0]->size == op->axes[0]->size;
+}
+
+/* What v has its numbers from, directly. */
 static const nd_value *whole_of(const nd_value *v)
 {
     while (v->def && (v->def->kind == OP_SLICE || v->def->kind == OP_RENAME ||
-                      v->def->kind == OP_GATHER))
+                      reorders(v->def)))
         v = v->def->in[0];
     return v;
 }
