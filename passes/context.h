@@ -56,7 +56,7 @@ const nd_axis *cx_root(const nd_module *m, const nd_axis *a);
 
 /* context_zigzag.c: in all of the module the axis `root` and those that follow
  * it are in the order of chunks; or why that cannot be. `rows` has the maxima
- * that are constants to the gradient, since a softmax does not depend on them. */
+ * of softmaxes, which are constants to the gradient. */
 const char *cx_zigzag(nd_module *m, const nd_axis *root, int n,
                       const nd_table *rows);
 
