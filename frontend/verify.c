@@ -40,6 +40,7 @@ static bool prove(const vf_request *q, const nd_front_options *f, verdict *v)
     nd_answers *x = v->m ? nd_answers_new(one, one->train.seed) : NULL;
     nd_code *code = x ? nd_sim_code(v->m) : NULL;
     bool ok = code && nd_buckets_check(code) &&
+              nd_extents_check(code) &&
               nd_prove(x, code, &v->proof);
     nd_answers_free(x);
     if (one)

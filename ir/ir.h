@@ -261,6 +261,8 @@ struct nd_value {
     nd_op *def;                      /* NULL: an argument of `owner` */
     nd_block *owner;                 /* the block whose argument it is */
     int index;                       /* which result or argument */
+    int turn;                        /* carried: 1 + how far a turn of the
+                                        repeat shifts it; 0: not said */
     int mark;                        /* scratch for the pass that runs */
 };
 
@@ -474,6 +476,7 @@ typedef struct nd_module {
     nd_plan plan;
     nd_program *program;
     uint32_t state;                  /* ND_HAS_... */
+    uint64_t meaning;                /* before sharding; 0: not known */
     int next_id;                     /* fresh names */
     nd_table taken, asked;           /* names of axes: see nd_axis_new */
 } nd_module;
@@ -645,6 +648,13 @@ void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);
 
+/* ---- turns.c ------------------------------------------------------------- */
+
+/* Notes with what the repeat carries how far its body shifts it. */
+void nd_note_turns(nd_module *m, nd_op *repeat);
+/* A carried value that the body does not shift as noted, or NULL. */
+const nd_value *nd_wrong_turn(nd_module *m, const nd_op *repeat);
+
 /* ---- ids.c --------------------------------------------------------------- */
 
 /* What an integer input may hold: [0, limit) and `ignore`. limit 0: all. */
@@ -677,6 +687,12 @@ void nd_print(nd_buf *b, nd_module *m);
 nd_module *nd_parse_ir(nd_ctx *c, int file);
 /* Structure, shapes, sharding: every op by its local rule. */
 bool nd_verify(nd_module *m);
+
+/* ---- meaning.c ----------------------------------------------------------- */
+
+/* A number for what the step computes, wherever: passes from `shard` on keep
+ * it. */
+uint64_t nd_meaning(nd_module *m);
 
 /* ---- eval.c: the meaning ------------------------------------------------- */
 

@@ -240,6 +240,10 @@ static void check_repeat(checker *c, const nd_op *op)
         if (b->yields.v[i]->type.dtype != b->args.v[i]->type.dtype)
             complain(c, op, "carried %%%s changes its dtype",
                      op->in[i]->name);
+    const nd_value *astray = nd_wrong_turn(c->m, op);
+    if (astray)
+        complain(c, op, "carried %%%s is not shifted by %d in each turn",
+                 astray->name, astray->turn - 1);
     for (int i = 0; i < op->nout; i++)
         if (i >= op->ncarry &&
             nd_axis_at(&b->yields.v[i]->type, op->axes[0]) >= 0)

@@ -15,13 +15,14 @@ static bool wrong(nd_code *c, const nd_param *p, int bucket, const char *what)
     return false;
 }
 
-static uint32_t stages_of(const nd_module *m, const nd_param *p)
+/* By parameter: the stages that hold it. */
+static uint32_t *find_holders(const nd_code *c)
 {
-    uint32_t mask = 0;
-    for (int s = 0; s < m->program->nstages; s++)
-        for (int i = 0; i < m->program->stage[s].params.n; i++)
-            if (m->program->stage[s].params.v[i] == p)
-                mask |= 1u << s;
+    const nd_program *p = c->m->program;
+    uint32_t *mask = ND_NEWN(c->a, uint32_t, c->m->params.n + 1);
+    for (int s = 0; s < p->nstages; s++)
+        for (int i = 0; i < p->stage[s].params.n; i++)
+            mask[p->stage[s].params.v[i]->index] |= 1u << s;
     return mask;
 }
 
@@ -67,7 +68,7 @@ static size_t room_of(const nd_code *c, const nd_param *p)
     return n;
 }
 
-static bool check_member(nd_code *c, int j, int k)
+static bool check_member(nd_code *c, int j, int k, uint32_t holders)
 {
     const nd_module *m = c->m;
     const nd_bucket *b = &c->mem.buckets.v[j];
@@ -85,7 +86,7 @@ static bool check_member(nd_code *c, int j, int k)
                      "in the gradient");
     if (real(m, b->cut) != real(m, pieces_of(m, p)))
         return wrong(c, p, j, "counts other pieces than the parameter has");
-    if (b->stages != stages_of(m, p))
+    if (b->stages != holders)
         return wrong(c, p, j, "other stages hold the parameter");
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
         b->stages != (1u << m->program->nstages) - 1)
@@ -102,12 +103,8 @@ static bool check_member(nd_code *c, int j, int k)
         return wrong(c, p, j, "decays or is frozen unlike the parameter");
     if (b->at.v[k] + room_of(c, p) > b->n)
         return wrong(c, p, j, "reaches over the end of the range");
-    for (int i = 0; i < k; i++) {
-        const nd_param *q = b->params.v[i];
-        if (b->at.v[i] < b->at.v[k] + room_of(c, p) &&
-            b->at.v[k] < b->at.v[i] + room_of(c, q))
-            return wrong(c, p, j, "shares its place with another one");
-    }
+    if (k && b->at.v[k] < b->at.v[k - 1] + room_of(c, b->params.v[k - 1]))
+        return wrong(c, p, j, "shares its place with the one before it");
     return true;
 }
 
@@ -121,8 +118,7 @@ static bool check_parts(nd_code *c, int j)
     return b->n % parts == 0 || wrong(c, NULL, j, "the parts are unequal");
 }
 
-/* Lengths that generated code takes for granted. */
-static bool check_extents(nd_code *c)
+bool nd_extents_check(nd_code *c)
 {
     const nd_module *m = c->m;
     for (int i = 0; i < c->exts.n; i++) {
@@ -157,11 +153,12 @@ static bool check_extents(nd_code *c)
 bool nd_buckets_check(nd_code *c)
 {
     int *places = ND_NEWN(c->a, int, c->m->params.n + 1);
+    const uint32_t *holders = find_holders(c);
     for (int j = 0; j < c->mem.buckets.n; j++) {
         const nd_bucket *b = &c->mem.buckets.v[j];
         for (int k = 0; k < b->params.n; k++) {
             int i = b->params.v[k]->index;
-            if (!check_member(c, j, k))
+            if (!check_member(c, j, k, holders[i]))
                 return false;
             if (places[i]++)
                 return wrong(c, b->params.v[k], j, "has a place already");
@@ -175,5 +172,5 @@ bool nd_buckets_check(nd_code *c)
         if (!places[i])
             return wrong(c, c->m->params.v[i], c->mem.bucket_of[i],
                          "is in no bucket");
-    return check_extents(c);
+    return true;
 }

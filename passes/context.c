@@ -224,6 +224,8 @@ static void find_causal(cx *c, nd_block *b)
         else if (cx_match(c->m, op, &r)) {
             const nd_context *ask = asked_for(&c->m->plan, r.mesh);
             const nd_axis *root = cx_root(c->m, r.query);
+            for (int k = 0; k < r.row.n; k++)
+                nd_table_put(&c->rows, r.row.v[k], r.row.v[k]);
             if (!ask || !ask->zigzag || !r.causal ||
                 cx_root(c->m, r.key) != root ||
                 choose(c->m, &r, ask).form != CONTEXT_RING)
@@ -245,7 +247,8 @@ static void zigzag(cx *c)
         const nd_axis *root = c->root[x->mesh];
         if (!root)
             continue;
-        const char *no = cx_zigzag(c->m, root, c->m->mesh.size[x->mesh]);
+        const char *no = cx_zigzag(c->m, root, c->m->mesh.size[x->mesh],
+                                   &c->rows);
         c->no_zigzag[x->mesh] = no;
         c->changed |= !no;
         if (no)
@@ -288,7 +291,8 @@ bool pass_context(nd_module *m, const nd_options *o)
     cx c = {.m = m, .part = {.arena = m->ctx->arena},
             .named = {.arena = m->ctx->arena, .strings = true},
             .heads = {.arena = m->ctx->arena},
-            .causal = {.arena = m->ctx->arena}};
+            .causal = {.arena = m->ctx->arena},
+            .rows = {.arena = m->ctx->arena}};
     (void)o;
     if (m->state & ND_HAS_GRADS)
         return true;

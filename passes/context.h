@@ -45,6 +45,7 @@ typedef struct cx {
     nd_table named;                  /* name -> axis */
     nd_table heads;                  /* axis -> its twin that cp cuts too */
     nd_table causal;                 /* the attentions that are in balance */
+    nd_table rows;                   /* sums and maxima of all attentions */
     const nd_axis *root[ND_MAX_MESH];    /* the axis in zigzag order */
     const char *no_zigzag[ND_MAX_MESH];
 } cx;
@@ -54,8 +55,10 @@ void cx_first_rule(nd_module *m, nd_rule r);
 const nd_axis *cx_root(const nd_module *m, const nd_axis *a);
 
 /* context_zigzag.c: in all of the module the axis `root` and those that follow
- * it are in the order of chunks; or why that cannot be. */
-const char *cx_zigzag(nd_module *m, const nd_axis *root, int n);
+ * it are in the order of chunks; or why that cannot be. `rows` has the maxima
+ * that are constants to the gradient, since a softmax does not depend on them. */
+const char *cx_zigzag(nd_module *m, const nd_axis *root, int n,
+                      const nd_table *rows);
 
 /* context_ring.c: rewrites the region to keys that move around a ring. */
 void cx_ring(cx *c, const cx_region *r);

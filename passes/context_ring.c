@@ -14,8 +14,8 @@
  * keys that it has at the time.
  *
  * In the order of context_zigzag.c a block is two chunks. Behind hop 0 a causal
- * mask shows two of the four pairs of a query's and a key's chunk: always (1, 0),
- * and (0, 0) or (1, 1). Those two are gathered along an axis `pair`.
+ * mask shows two of the four pairs of a query's and a key's chunk: (1, 0), and
+ * (0, 0) or (1, 1). Those two are gathered along an axis `pair`.
  */
 #include "context.h"
 

@@ -18,6 +18,7 @@ typedef struct order {
     nd_module *m;
     const nd_axis *root;
     int n;
+    const nd_table *rows;
     ND_VEC(nd_op *) ops;             /* of the module as it was */
     const char *why;                 /* no such order is possible: why */
 } order;
@@ -143,7 +144,8 @@ static bool is_constant(const order *o, const nd_op *op)
     readers r = {.v = op->out[0]};
     const nd_op *from = op->in[0]->def;
     if (!nd_is_float(r.v->type.dtype) || nd_is_free(r.v) ||
-        (from && from->kind == OP_STOP_GRAD))
+        (from && from->kind == OP_STOP_GRAD) ||
+        nd_table_get(o->rows, op->out[0]))
         return true;
     nd_walk(o->m->step, look, &r);
     return !r.others;
@@ -205,9 +207,10 @@ static void collect(nd_op *op, void *user)
                         op->axes[0]->name);
 }
 
-const char *cx_zigzag(nd_module *m, const nd_axis *root, int n)
+const char *cx_zigzag(nd_module *m, const nd_axis *root, int n,
+                      const nd_table *rows)
 {
-    order o = {.m = m, .root = root, .n = n};
+    order o = {.m = m, .root = root, .n = n, .rows = rows};
     if (root->size % (2 * n))
         return nd_fmt(m->ctx->arena, "%d chunks do not divide the %lld of `%s`",
                       2 * n, (long long)root->size, root->name);

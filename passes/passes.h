@@ -388,6 +388,8 @@ bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
 uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
 /* Is every parameter in the one bucket that does what its types demand? */
 bool nd_buckets_check(nd_code *c);
+/* Are the lengths of pieces, on every rank, as generated code assumes? */
+bool nd_extents_check(nd_code *c);
 /* The mesh axes that cut the matrices of a parameter, not only their list. */
 uint32_t nd_matrix_cut(const nd_param *p);
 void nd_memplan_new(nd_code *c);

@@ -41,6 +41,8 @@ static bool run_one(nd_module *m, const nd_options *o, const pass *p)
                  "pass `%s` needs a pass that has not run", p->name);
         return false;
     }
+    if (p->ensures & ND_IS_SHARDED)
+        m->meaning = nd_meaning(m);
     if (!p->run(m, o))
         return false;
     m->state |= p->ensures;
@@ -49,6 +51,11 @@ static bool run_one(nd_module *m, const nd_options *o, const pass *p)
         nd_note(m->ctx, m->plan.loc,
                 "found after pass `%s`: a fault of ndc, please report it",
                 p->name);
+        return false;
+    }
+    if (m->meaning && m->meaning != nd_meaning(m)) {
+        nd_error(m->ctx, m->plan.loc, "pass `%s` changed what the program "
+                 "computes: a fault of ndc, please report it", p->name);
         return false;
     }
     return true;

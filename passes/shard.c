@@ -389,6 +389,7 @@ static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
     }
     if (!s->failed && !nd_retype(s->m, op))
         s->failed = true;
+    nd_note_turns(s->m, op);
 }
 
 static void block(nd_sh *s, nd_sh_level *up, nd_block *b)

@@ -10,8 +10,9 @@
  * and along another where it is read; or two axes of one op want the same mesh
  * axis, and the one that gets it makes more move than the other would. Weights
  * that are cut make what is multiplied with them move: that is what tensor
- * parallelism means, and nobody needs to be told. One note per line and axis;
- * backward mirrors forward and has none.
+ * parallelism means, and nobody needs to be told; nor of a rename to a twin of
+ * the axis, which is made in order to cut it otherwise (context_heads.c). One
+ * note per line and axis; backward mirrors forward and has none.
  */
 #include "shard.h"
 
@@ -163,13 +164,18 @@ static void notice_one(nd_sh *s, const nd_op *user, const nd_value *v,
         add(s, note);
 }
 
+static bool to_twin(const nd_op *op)
+{
+    return op->kind == OP_RENAME && origin(op->axes[0]) == origin(op->to[0]);
+}
+
 void nd_sh_notice(nd_sh *s, const nd_op *user, const nd_block *b,
                   const nd_value *v, const nd_type *want,
                   const nd_sh_path *path)
 {
     uint32_t seen = 0;
     if (user->phase == PH_BWD || user->kind == OP_OUTPUT ||
-        is_weight(s->m, v))
+        to_twin(user) || is_weight(s->m, v))
         return;
     double n = runs(s->m, b, user->phase);
     for (int i = 0; i < v->type.rank; i++)

@@ -153,7 +153,8 @@ static void check_grads(store *st)
         nd_error(m->ctx, r->loc, "a gradient is cut as its parameter is "
                  "stored, and `%s` is stored as %s: change one of the two "
                  "rules", st->p->name, type_text(m, &stored));
-        nd_note(m->ctx, first->loc, "by this rule");
+        nd_note(m->ctx, first ? first->loc : m->plan.zero_loc,
+                first ? "by this rule" : "by `zero`");
     }
     st->t = stored;
 }
@@ -230,15 +231,16 @@ void nd_sh_store(nd_sh *s, nd_op *op)
     /* Frozen ones too: they are what `zero 3` makes smaller. */
     if (plan->zero == 3)
         cut_by_zero(&st);
-    bool gathered_once = nd_same_cut(&st.t, &st.home);
-    if (gathered_once && !p->frozen)
+    bool once = nd_same_cut(&st.t, &st.home);
+    if (!p->frozen && once)
         walk(&st, SCOPE_GRADS);
     else if (!p->frozen)
         check_grads(&st);
-    if (gathered_once && plan->zero == 2 && !p->frozen)
+    /* What a rule gathers at each use stays so. */
+    if (!p->frozen && plan->zero == 2)
         cut_by_zero(&st);
     op->out[0]->type = st.t;
-    if (gathered_once && !nd_same_cut(&st.t, &st.home))
+    if (once && !nd_same_cut(&st.t, &st.home))
         op->phase = PH_PRE;
 }
 

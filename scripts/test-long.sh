@@ -1,6 +1,7 @@
 #!/bin/sh
 # test-long.sh - all tests, also those that take minutes each (tests/long): the
-# example at full width on eight ranks against one; 200 random programs; ten
+# example at full width on eight ranks against one; 200 random programs and
+# 300 random plans; five models on every mesh of the sweep; ten
 # minutes of fuzzing for each target.
 set -eu
 cd "$(dirname "$0")/.."

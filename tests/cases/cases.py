@@ -682,13 +682,14 @@ ZERO = ("zero1", "zero2", "zero3", "zero3dp3", "dp2tp2zero1", "dp2tp2zero2", "dp
 
 def zero(b):
     """Parameters, gradients and state in pieces, SGD and an active clip: one rank's result."""
-    rows, _ = same_run(b, "g", ZERO)
+    rows, _ = same_run(b, "g", ZERO, ["--check-replicas"])
     check(all(r["grad_norm"] > 1 for r in rows), "the clip is not active")
     same_run(b, "g3", ["dp2pp2zero2", "dp2pp2zero3"], ["--steps", "3"], tol=2e-5)
     same_run(b, "gdrop", ["zero2", "zero3", "dp2pp2zero3"], ["--steps", "3"])
     same_run(b, "gfrozen", ["zero2", "zero3", "dp2tp2zero3", "hybrid"])
-    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"])
-    same_run(b, "gmuon", ["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"], tol=5e-5)
+    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"], ["--check-replicas"])
+    same_run(b, "gmuon", ["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"], ["--check-replicas"],
+             tol=5e-5)
 
 
 def zero_resume(b):
@@ -713,9 +714,49 @@ def zero_resume(b):
         check(again[1] == whole[1], was + ": other weights on the same mesh")
 
 
+def uneven(b):
+    """Uneven and empty pieces: evaluations and checkpoints are those of one rank."""
+    DERIVED["guneven"] = ("gmetric2", "sgd(lr = 0.1)", "sgd(lr = 0.1, momentum = 0.9)\n"
+                          '  checkpoint = every(2)\n  freeze = ["*.k.b"]')
+
+    def train(mesh, sets, folder, *options):
+        shutil.rmtree(folder, ignore_errors=True)
+        return b.run(b.compile("guneven", mesh, sets=sets), "--check-replicas", "--checkpoints", folder,
+                     *options)[:2]
+
+    def agree(mesh, got, want, samples):
+        check(len(got[0]) == len(want[0]), "%s: other lines of the log: %s" % (mesh, got[0]))
+        for r, r1 in zip(got[0], want[0]):
+            for k in set(r1) & {"loss", "hit", "sure", "grad_norm"}:
+                near(r[k], r1[k], 1e-5, "%s %s" % (mesh, k))
+            if "hit" in r:
+                near(r["hit"] * samples, round(r["hit"] * samples), 1e-6, mesh + ": number of samples")
+        d = distance(got[1], want[1])
+        check(d <= 2e-5, "%s: parameters differ by %.3g" % (mesh, d))
+
+    for sets, windows, meshes in ((["batch=10", "kvheads=5"], 13, ("zero1", "tp2", "tp4", "2x2x2zero1")),
+                                  (["batch=3", "kvheads=1", "ffn=3"], 13, ("dp4", "tp4", "dp2pp2")),
+                                  (["batch=2", "seq=3"], 5, ("zero1", "dp3", "tp4"))):
+        seq = int(dict(s.split("=") for s in sets).get("seq", 16))
+        rng = random.Random(3)
+        with open(b.path("eval.txt"), "wb") as f:
+            f.write(bytes(rng.randrange(61) for _ in range(windows * seq + 1)))
+        one, many, half = (b.path("uneven." + x) for x in ("one", "many", "half"))
+        rows, w = train("1", sets, one)
+        shutil.rmtree(half, ignore_errors=True)
+        os.mkdir(half)
+        shutil.copy(os.path.join(one, "step-4.safetensors"), half)
+        later = [r for r in rows if r.get("step", r.get("eval")) > 4]
+        for mesh in meshes:
+            agree(mesh, train(mesh, sets, many), (rows, w), windows * seq)
+            d = distance(*(read_tensors(os.path.join(x, "step-4.safetensors")) for x in (many, one)))
+            check(d <= 2e-5, "%s: checkpoints differ by %.3g" % (mesh, d))
+            agree(mesh, train(mesh, sets, many, "--resume", half), (later, w), windows * seq)
+
+
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36,
                                  b03, b04, b12, c03, d01, f01, f13, frozen, metric, moe, muon, resume, sweep,
-                                 zero, zero_resume)}
+                                 uneven, zero, zero_resume)}
 
 
 def main():

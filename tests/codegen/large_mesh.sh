@@ -39,6 +39,10 @@ pp = 16, dp = 128, tp = 8|, seq -> tp|$pipe = 1f1b, microbatches = 16
 pp = 16, dp = 128, tp = 8||$pipe = gpipe, microbatches = 16
 dp = 2048, tp = 8|, d -> dp|zero 1 over dp
 pp = 16, dp = 64, ep = 2, tp = 8|, d -> ep|$pipe = 1f1b, microbatches = 32
+dp = 2048, tp = 8|, seq -> tp|zero 2 over dp
+dp = 2048, tp = 8|, seq -> tp|zero 3 over dp
+dp = 128, cp = 16, tp = 8|, seq -> (cp, tp)|context ring zigzag over cp
+dp = 128, cp = 8, tp = 16|, seq -> (cp, tp)|zero 3 over dp, cp
 dp = 8, a = 16, b = 16, tp = 8|, seq -> (a, b, tp)|microbatches 4
 END
 [ $failed = 0 ]

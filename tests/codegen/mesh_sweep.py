@@ -45,6 +45,8 @@ sp2            | tp = 2                         |   | sp
 sp4            | tp = 4                         | 2 | sp
 cp2            | cp = 2                         |   |
 cp4            | cp = 4                         |   |
+ring5          | cp = 5                         |   | context ring over cp
+ulysses3       | cp = 3                         | 2 | context all_to_all over cp
 pp2m1          | pp = 2                         | 1 |
 pp2m2          | pp = 2                         | 2 |
 pp2m4          | pp = 2                         | 4 |
@@ -55,14 +57,19 @@ ep2            | ep = 2                         |   |
 ep3            | ep = 3                         | 2 | batch -> ep
 zero1          | dp = 4                         |   | zero 1 over dp
 zero1m2        | dp = 3                         | 2 | zero 1 over dp, recompute block
+zero2          | dp = 4                         |   | zero 2 over dp
+zero3          | dp = 4                         |   | zero 3 over dp
+zero3m2        | dp = 3                         | 2 | zero 3 over dp, recompute block
+hybrid         | dp = 2, ep = 2                 | 2 | batch -> ep, shard params d -> dp
 dp2tp2         | dp = 2, tp = 2                 |   | sp
 dp2pp2         | pp = 2, dp = 2                 | 3 |
 tp2pp2         | pp = 2, tp = 2                 | 2 | sp
 dp2tp2pp2      | pp = 2, dp = 2, tp = 2         | 2 | zero 1 over dp
 dp2ep2         | dp = 2, ep = 2                 |   | batch -> ep
-dp2tp3         | dp = 2, tp = 3                 |   | zero 1 over (dp, tp)
+dp2tp3         | dp = 2, tp = 3                 |   | zero 1 over dp
 dp2cp2tp2      | dp = 2, cp = 2, tp = 2         |   | sp
 dp2cp2tp2m     | dp = 2, cp = 2, tp = 2         | 2 | sp, zero 1 over (dp, cp)
+dp2tp2pp2zero3 | pp = 2, dp = 2, tp = 2         | 2 | sp, zero 3 over dp
 pp2dp2cp2tp2   | pp = 2, dp = 2, cp = 2, tp = 2 | 2 |
 pp2ep2tp2      | pp = 2, ep = 2, tp = 2         | 2 | batch -> ep
 outer_tp       | tp = 2, dp = 3                 |   | sp, recompute attention
@@ -89,7 +96,7 @@ class Row:
         for part in "".join("\n" if c == "," and not depth else c for c in extra
                             if [depth := depth + (c == "(") - (c == ")")]).split("\n"):
             part = part.strip()
-            if "->" in part:
+            if "->" in part and not part.startswith("shard"):
                 self.rules.append(part)
             elif part in ("sp", "gpipe"):
                 self.flags.append(part)

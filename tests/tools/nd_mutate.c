@@ -5,11 +5,11 @@
  *
  * Compiles the program at small sizes, then breaks what the passes made in
  * every way of mutate_graph.h and mutate_plan.h, one at a time, and asks who
- * says so: the static checks (nd_verify, nd_stages_check, nd_schedule_check,
- * nd_slots_check, nd_buckets_check), or else the simulation against one device
- * (nd_prove). Prints a line per kind:
+ * says so: the static checks (nd_meaning, nd_verify, nd_stages_check,
+ * nd_schedule_check, nd_slots_check, nd_buckets_check, nd_extents_check), or
+ * else the simulation against one device (nd_prove). Prints a line per kind:
  *
- *   drop a collective     41 broken: 41 found statically, 0 by simulation ...
+ *   drop a collective     41 broken: 41 static, 0 simulated, 0 lost
  *
  * What mesh axes of one rank make equivalent is counted apart. Some mutations
  * are what another pass might have made: retyped, or in another order. Those
@@ -130,12 +130,13 @@ static bool retype(nd_module *m, nd_block *b)
 
 static bool accepted(subject *s)
 {
-    if (!nd_verify(s->m) || !nd_stages_check(s->m) ||
-        !nd_schedule_check(s->m) || !nd_slots_check(s->m))
+    if (nd_meaning(s->m) != s->m->meaning || !nd_verify(s->m) ||
+        !nd_stages_check(s->m) || !nd_schedule_check(s->m) ||
+        !nd_slots_check(s->m))
         return false;
     if (!s->c)
         s->c = nd_sim_code(s->m);
-    return nd_buckets_check(s->c);
+    return nd_buckets_check(s->c) && nd_extents_check(s->c);
 }
 
 /* Does nothing depend on the constant, such as what a softmax of no numbers
