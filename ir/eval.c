@@ -221,6 +221,7 @@ static void make_stage(ev_world *w, int index, bool staged)
     s->base = ev_frame_new(NULL);
     s->mb = ND_NEWN(w->arena, ev_frame *, w->nmicro);
     s->cur = s->base;
+    s->arrived.arena = w->arena;
     s->grad = ND_NEWN(w->arena, ev_record, m->params.n);
 }
 

@@ -212,6 +212,16 @@ static int64_t row_base(const line *l, const nd_route *rt, const row *at)
     return base;
 }
 
+void ev_only_arrived(const ev_stage *s, ev_walk *w, int r)
+{
+    for (int i = 0; i < w->rank; i++) {
+        const int64_t *n = w->axis[i]->route
+                               ? nd_table_get(&s->arrived, w->axis[i]) : NULL;
+        if (n && n[r] < w->n[i])
+            w->n[i] = n[r];
+    }
+}
+
 /* Moves each row between its own rank and the one that holds its expert. */
 static bool travel(ev_stage *s, const nd_op *op, bool out_there)
 {
@@ -227,6 +237,7 @@ static bool travel(ev_stage *s, const nd_op *op, bool out_there)
     bool ids_travel = tx->dtype == ND_I32;
     ev_count(s, op);
     row **rows = ND_NEWN(s->w->arena, row *, s->nranks);
+    int64_t *arrived = ND_NEWN(s->w->arena, int64_t, s->nranks);
     for (int q = 0; q < s->nranks; q++)
         rows[q] = rows_of(s, op, ids, q);
     for (int r = 0; r < s->nranks; r++) {
@@ -253,7 +264,9 @@ static bool travel(ev_stage *s, const nd_op *op, bool out_there)
                 }
                 place++;
             }
+        arrived[r] = place;
     }
+    nd_table_put(&s->arrived, op->axes[0], arrived);
     return true;
 }
 

@@ -345,6 +345,7 @@ bool eval_reduce(ev_stage *s, const nd_op *op)
         ev_bind(&w, in_type(op, 0), &x[r], NULL);
         if (w.bad)
             return misfit(s, op);
+        ev_only_arrived(s, &w, r);
         for (int64_t i = 0; i < out[r].count; i++)
             out[r].v[i] = empty;
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {

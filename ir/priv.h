@@ -60,6 +60,8 @@ typedef struct ev_stage {
     ev_frame *base, **mb, *cur;
     int micro;                       /* the current microbatch */
     ev_record *grad;                 /* per param */
+    nd_table arrived;                /* axis -> int64_t[nranks]: how many rows
+                                        the last dispatch along it brought */
 } ev_stage;
 
 struct ev_world {
@@ -128,6 +130,12 @@ int64_t ev_overlap(const ev_piece *from, const ev_piece *to, int rank,
 
 /* Where a global index lies in the piece, or -1. NaN lies nowhere. */
 int64_t ev_row_in(const ev_piece *p, int axis, double index);
+
+/* ---- eval_experts.c ------------------------------------------------------ */
+
+/* A walk of rank r leaves out rows that are not there, whatever was made of
+ * their zeros. */
+void ev_only_arrived(const ev_stage *s, ev_walk *w, int r);
 
 /* ---- eval_ranks.c: replicas, collectives, joining pieces ----------------- */
 

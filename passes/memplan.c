@@ -569,6 +569,7 @@ void nd_memplan_new(nd_code *c)
             mem->temp_bytes = mem->work_bytes;
             mem->arena_bytes = at + mem->work_bytes;
         }
+        mem->temp_bytes += mem->scratch_bytes;
         if (mem->places.n)
             qsort(mem->places.v, (size_t)mem->places.n, sizeof *mem->places.v,
                   by_mark);

@@ -70,29 +70,44 @@ ep = 2, dp = 2|shard batch -> (ep, dp), expert -> ep|zero 1 over dp|
 ep = 2|shard expert -> ep, batch -> ep||
 a = 2, b = 2|shard batch -> (a, b), expert -> (a, b)||"
 
+# on TOOL OPTIONS...: with the plan at hand
+on() {
+    tool=$1
+    shift
+    count=$((count + 1))
+    if ! out=$("$NDC_BUILD/tests/$tool" "$@" --plan "$work/plan" 2>&1); then
+        failed=$((failed + 1))
+        printf 'FAILED: %s %s\n%s\n%s\n' "$tool" "$*" "$(cat "$work/plan")" \
+            "$out"
+    fi
+}
+
+with_plan() {
+    printf 'plan {\n  mesh %s\n  %s\n  %s\n}\n' "$1" "$2" "$3" >"$work/plan"
+}
+
 for how in '1 false 5' '2 true 5' '3 true 3'; do
     program moe $how >"$work/sparse.nd"
     program dense $how >"$work/dense.nd"
     while IFS='|' read -r mesh rules more _; do
-        printf 'plan {\n  mesh %s\n  %s\n  %s\n}\n' "$mesh" "$rules" "$more" \
-            >"$work/plan"
-        count=$((count + 1))
-        if ! out=$("$NDC_BUILD/tests/nd_eval" --compare --plan="$work/plan" \
-            --against="$work/dense.nd" "$work/sparse.nd" 2>&1); then
-            failed=$((failed + 1))
-            printf 'FAILED: moe %s\n%s\n%s\n' "$how" "$(cat "$work/plan")" "$out"
-        fi
-        [ "$how" = '2 true 5' ] || continue
-        count=$((count + 1))
-        if ! out=$("$NDC_BUILD/tests/nd_diff" --work "$work/p" \
-            --plan "$work/plan" "$work/sparse.nd" 2>&1); then
-            failed=$((failed + 1))
-            printf 'FAILED: nd_diff moe %s\n%s\n%s\n' "$how" \
-                "$(cat "$work/plan")" "$out"
-        fi
+        with_plan "$mesh" "$rules" "$more"
+        on nd_eval --compare --against="$work/dense.nd" "$work/sparse.nd"
+        [ "$how" != '2 true 5' ] || on nd_diff --work "$work/p" "$work/sparse.nd"
     done <<END
 $plans
 END
 done
+
+# Experts of another make, where rows travel.
+other=$NDC_SOURCE/tests/codegen/diff/experts_with_biases.nd
+while IFS='|' read -r mesh rules more; do
+    with_plan "$mesh" "$rules" "$more"
+    on nd_eval --compare "$other"
+    on nd_diff --work "$work/p" "$other"
+done <<'END'
+ep = 3|shard batch -> ep, expert -> ep|microbatches 2
+x = 2, y = 2|shard batch -> (x, y), expert -> y, ffn -> x|
+x = 2, y = 2|shard a -> x, batch -> y, expert -> x, ffn -> y|
+END
 echo "$((count - failed)) passed, $failed failed"
 [ $failed = 0 ]
