@@ -45,7 +45,7 @@ static bool prove(const vf_request *q, const nd_front_options *f, verdict *v)
     if (one)
         nd_ctx_free(one->ctx);
     if (!ok && !v->why)
-        v->why = "the evaluation failed\n";
+        v->why = "ndc: error: the plan could not be evaluated\n";
     return ok;
 }
 

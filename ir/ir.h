@@ -737,8 +737,8 @@ const nd_op *nd_too_large(nd_module *m);
  * in [0, 1), integers below their limit. */
 nd_tensor *nd_made_up(nd_module *m, const nd_value *input, uint64_t seed,
                       int64_t step);
-/* Then leaves out some elements, more of them in later rows: integers become
- * the value that the program ignores, if it has one, bools false. */
+/* Then leaves out some elements, more of them in later rows: indices become
+ * what the program ignores, if it ignores anything, other integers 0. */
 void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
                   int64_t step, nd_tensor *t);
 

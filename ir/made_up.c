@@ -42,14 +42,14 @@ void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
 {
     nd_range r = nd_range_of(m, input);
     bool ignores = r.limit && (r.ignore < 0 || r.ignore >= r.limit);
+    double out = ignores ? (double)r.ignore : 0;
     int64_t rows = t->rank ? t->dim[0] : 1, each = rows ? t->n / rows : 0;
     uint32_t stream = nd_stream(input->def->name, -1), u[2];
-    if (nd_is_float(input->type.dtype) ||
-        (input->type.dtype != ND_BOOL && !ignores))
+    if (nd_is_float(input->type.dtype) || (r.limit && !ignores))
         return;
     for (int64_t i = 0; i < t->n; i++) {
         nd_philox_draw(seed, (uint64_t)i, (uint32_t)step, stream, u);
         if ((int64_t)(u[1] % 8) < i / each % 4)
-            t->v[i] = input->type.dtype == ND_BOOL ? 0 : (double)r.ignore;
+            t->v[i] = out;
     }
 }

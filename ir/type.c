@@ -199,18 +199,29 @@ nd_cut nd_route_cut(const nd_route *r)
     return c;
 }
 
+/* Rows of the ranks along `over`, at the first place along all other mesh axes:
+ * none has longer pieces. */
+static int64_t group_rows(const nd_mesh *m, const nd_route *r, int axis)
+{
+    int64_t sum = 0, off, n;
+    bool met = nd_cut_bits(r->rows.cut[axis]) >> r->over & 1;
+    for (int c = 0; c < (met ? m->size[r->over] : 1); c++) {
+        int coord[ND_MAX_MESH] = {0};
+        coord[r->over] = c;
+        nd_extent(m, r->rows.axis[axis]->size, r->rows.cut[axis], coord, &off,
+                  &n);
+        sum += n;
+    }
+    return sum;
+}
+
 int64_t nd_route_size(const nd_mesh *m, const nd_route *r)
 {
     int64_t n = 1;
     for (int i = 0; i < r->rows.rank; i++) {
-        nd_cut group = {0};
-        for (int j = 0; j < r->rows.cut[i].n; j++) {
-            int k = r->rows.cut[i].m[j];
-            n *= m->size[k];
-            if (k != r->over)
-                group.m[group.n++] = (uint8_t)k;
-        }
-        n *= nd_extent_max(m, r->rows.axis[i]->size, group);
+        n *= group_rows(m, r, i);
+        for (int j = 0; j < r->rows.cut[i].n; j++)
+            n *= m->size[r->rows.cut[i].m[j]];
     }
     return n;
 }

@@ -75,6 +75,10 @@ static const char *bad_type(const checker *c, const nd_type *t)
             return "an axis cut too often";
         elements *= (double)t->axis[i]->size;
     }
+    for (int i = 0; i < t->rank && c->m->state & ND_IS_SHARDED; i++)
+        if (t->axis[i]->route &&
+            !nd_cut_eq(t->cut[i], nd_route_cut(t->axis[i]->route)))
+            return "rows that travelled and are not where they went";
     if (elements > 0x1p53)
         return "a value with more elements than can be counted";
     uint32_t cut = nd_cut_mask(t);

@@ -142,8 +142,9 @@ static bool check_extents(nd_code *c)
             most = n > most ? n : most;
             least = n < least ? n : least;
         }
-        if (e->max != most || (e->fixed >= 0 && (e->fixed != most ||
-                                                 least != most))) {
+        /* How many rows travel is known at run time only. */
+        bool even = least == most && !e->axis->route;
+        if (e->max != most || (e->fixed >= 0 && (!even || e->fixed != most))) {
             nd_error(m->ctx, e->axis->loc, "pieces of %s have %lld elements at "
                      "most, not %lld", e->axis->name, (long long)most,
                      (long long)e->max);

@@ -17,7 +17,6 @@ typedef ND_VEC(nd_value *) cx_values;
 typedef struct cx_region {
     nd_op *attend;                   /* the contract that makes O */
     nd_value *x, *p, *a, *v;         /* X, E / S, A, V */
-    nd_type rows;                    /* of S: a number per query */
     bool guarded;                    /* a row with S = 0 gives 0 */
     nd_axis *query, *key;
     int mesh, n;                     /* what cuts both, its size */

@@ -54,7 +54,6 @@ static bool match_softmax(nd_value *p, cx_region *r)
         most = most->def->in[0];
     r->x = c->def->in[0];
     r->key = s->def->axes[0];
-    r->rows = s->type;
     r->guarded = s != p->def->in[1];
     r->p = p;
     return reduces(most, RED_MAX, r->x) && most->def->axes[0] == r->key;

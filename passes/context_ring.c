@@ -13,9 +13,9 @@
  * hop. What depends on inputs alone is not moved: every rank makes it for the
  * keys that it has at the time.
  *
- * In the order of context_zigzag.c a block is two chunks, and behind hop 0 a
- * causal mask shows two of the four pairs of a query's and a key's chunk: (1, 0)
- * always, and (0, 0) or (1, 1). Those two are gathered along an axis `pair`.
+ * In the order of context_zigzag.c a block is two chunks. Behind hop 0 a causal
+ * mask shows two of the four pairs of a query's and a key's chunk: always (1, 0),
+ * and (0, 0) or (1, 1). Those two are gathered along an axis `pair`.
  */
 #include "context.h"
 
@@ -88,7 +88,7 @@ static nd_axis *chunk_of(cx *c, nd_axis *block)
 }
 
 /* The axis of that name that the pass made, or makes now. */
-static nd_axis *cx_axis(cx *c, const char *name, int64_t size)
+static nd_axis *axis_called(cx *c, const char *name, int64_t size)
 {
     nd_axis *a = nd_table_get(&c->named, name);
     if (!a) {
@@ -306,9 +306,9 @@ static void halve(turn *t)
 {
     cx *c = t->c;
     t->block = t->rows;
-    t->pair = cx_axis(c, "pair", 2);
-    t->row_half = cx_axis(c, "half", 2);
-    t->key_half = cx_axis(c, "key_half", 2);
+    t->pair = axis_called(c, "pair", 2);
+    t->row_half = axis_called(c, "half", 2);
+    t->key_half = axis_called(c, "key_half", 2);
     t->rows = chunk_of(c, t->rows);
     t->keys = chunk_of(c, t->keys);
 }

@@ -1,5 +1,5 @@
-/* groups.c - how the operands of a product by groups lie in memory, and those of
- * rows that travel.
+/* groups.c - how the operands of a product by groups lie in memory, and what
+ * rows that travel take along.
  *
  *   grouped [expert, d] %x, %w, %e    x[rows, d], w[expert, d, heads head]
  *

@@ -41,10 +41,10 @@ typedef struct space {
     nd_cut cut[4 * ND_MAX_RANK];
 } space;
 
-static void add_axes(space *s, const nd_type *t)
+static void add_axes(space *s, const nd_type *t, const nd_axis *skip)
 {
     for (int i = 0; i < t->rank; i++) {
-        bool known = s->n == 4 * ND_MAX_RANK;
+        bool known = s->n == 4 * ND_MAX_RANK || t->axis[i] == skip;
         for (int k = 0; k < s->n; k++)
             known |= s->axis[k] == t->axis[i];
         if (!known)
@@ -62,14 +62,14 @@ static int home_of(const nd_module *m, const nd_op *op)
     return c.n == 1 && m->mesh.size[c.m[0]] > 1 ? c.m[0] : -1;
 }
 
-/* How the rows of these products lie, and the mesh axis over which they travel;
- * false if they need not. */
+/* How the rows of these products lie, the rule for experts aside, and the mesh
+ * axis over which they travel; false if they need not. */
 static bool wants_route(const router *t, nd_route *r)
 {
     space s = {0};
     int cuts = 0;
     *r = (nd_route){.over = -1};
-    add_axes(&s, &t->ids->type);
+    add_axes(&s, &t->ids->type, NULL);
     for (int i = 0; i < t->block->ops.n; i++) {
         const nd_op *op = t->block->ops.v[i];
         if (!chooses(op, t->ids))
@@ -79,8 +79,8 @@ static bool wants_route(const router *t, nd_route *r)
             return false;
         r->experts = op->axes[0];
         r->over = home;
-        add_axes(&s, &op->in[0]->type);
-        add_axes(&s, &op->in[1]->type);
+        add_axes(&s, &op->in[0]->type, NULL);
+        add_axes(&s, &op->in[1]->type, op->axes[0]);
     }
     if (r->over < 0 || s.n == 4 * ND_MAX_RANK)
         return false;

@@ -282,6 +282,12 @@ static void set_cuts(nd_type *t, const nd_sh_space *sp)
         t->cut[i] = cut_of(sp, t->axis[i]);
 }
 
+/* Where rows come from must be known: only what travels may be pending. */
+static bool ids_of_route(const nd_op *op, int i)
+{
+    return op->kind == OP_COMBINE && i > 0;
+}
+
 static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
 {
     close_open(s, op);
@@ -290,7 +296,7 @@ static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
     s->space = &sp;
     for (int i = 0; i < op->nin; i++) {
         nd_type t = op->in[i]->type;
-        t.sum = t.sum & through;
+        t.sum = ids_of_route(op, i) ? 0 : t.sum & through;
         t.max = 0;
         for (int k = 0; k < t.rank; k++)
             t.cut[k] = cut_of(&sp, name_in_space(op, t.axis[k]));

@@ -45,6 +45,15 @@ static const nd_op *current(const nd_sh_level *lv)
 
 /* ---- one move after the other ------------------------------------------- */
 
+/* What needs no microbatch is made once per step, for all readers. */
+static nd_phase phase_of(const nd_sh *s, const nd_builder *b,
+                         const nd_value *v, uint32_t cuts)
+{
+    bool early = v->def && v->def->phase == PH_PRE &&
+                 !(cuts >> s->m->mesh.micro & 1);
+    return early ? PH_PRE : b->phase;
+}
+
 static nd_value *collective(nd_sh *s, nd_builder *b, nd_value *v,
                             const nd_sh_move *move, nd_red red)
 {
@@ -53,6 +62,7 @@ static nd_value *collective(nd_sh *s, nd_builder *b, nd_value *v,
                 : move->kind == OP_ALL_TO_ALL ? 2 : 1;
     b->hint = v->name;
     nd_op *op = nd_op_new(b, move->kind, 1, &v, 1, &t);
+    op->phase = phase_of(s, b, v, nd_cut_mask(&t) | move->mesh);
     op->naxes = naxes;
     op->axes = ND_NEWN(s->m->ctx->arena, nd_axis *, naxes + 1);
     if (naxes > 0)
@@ -95,29 +105,14 @@ static nd_value *reject_recut(nd_sh *s, nd_builder *b, nd_value *v)
     return v;
 }
 
-/* What needs no microbatch is made once per step, for all readers. */
-static void set_phase(nd_sh *s, nd_builder *b, const nd_value *v,
-                      uint32_t cuts)
-{
-    b->phase = v->def && v->def->phase == PH_PRE &&
-                       !(cuts >> s->m->mesh.micro & 1)
-                   ? PH_PRE
-                   : b->phase;
-}
-
 /* Copies that something was paid for are kept: a later reader may start from
  * them. */
 static nd_value *follow(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
                         const nd_sh_path *path)
 {
-    nd_phase phase = b->phase;
     for (int i = 0; i < path->moves.n && !s->failed; i++) {
         const nd_sh_move *move = &path->moves.v[i];
-        bool micro = move->mesh >> s->m->mesh.micro & 1;
-        set_phase(s, b, v, nd_cut_mask(&v->type) |
-                               (micro ? move->mesh : 0));
         v = collective(s, b, v, move, RED_SUM);
-        b->phase = phase;
         if (move->kind != OP_SLICE && i + 1 < path->moves.n)
             ND_PUSH(s->m->ctx->arena, &info->variants, v);
     }
@@ -344,7 +339,7 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
                     .phase = user->phase, .loc = user->loc, .path = user->path};
     nd_value *r;
     if (recomputable(s->m, v, want)) {
-        set_phase(s, &b, v, nd_cut_mask(want));
+        b.phase = phase_of(s, &b, v, nd_cut_mask(want));
         r = compute_at(s, lv, &b, v, want);
     } else if (!(r = kept_copy(s, v, want))) {
         r = move(s, lv, &b, info, v, want);

@@ -224,8 +224,8 @@ bool nd_stages_check(nd_module *m)
         check_stage(&st);
     check_effects(&st);
     if (st.ok && m->loss && st.losses != 1) {
-        nd_error(m->ctx, m->plan.pipe_loc, "%d stages compute the loss, not one",
-                 st.losses);
+        nd_error(m->ctx, m->plan.pipe_loc, "%d stages compute the loss, not "
+                 "one", st.losses);
         st.ok = false;
     }
     nd_arena_free(st.a);

@@ -272,7 +272,7 @@ typedef struct ndrt_groups {
     int64_t w_k, w_i, w_o, x_i, y_o;
 } ndrt_groups;
 
-/* y[row, out] = x[row, in] w[id[row], in, out]; 0 for a row of no group here. */
+/* y[row, out] = x[row, in] w[id[row], in, out]; 0 where no group is here. */
 void ndrt_grouped(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
                   const void *x, const void *w, const int32_t *id, float *y);
 /* w[k, in, out] (+)= the sum of x[row, in] y[row, out] over the rows of id k,
@@ -282,9 +282,9 @@ void ndrt_grouped_sum(ndrt_rank *r, bool acc, const ndrt_rows *rows,
                       const int32_t *id, float *w);
 
 /* Rows of `len` elements of `width` bytes that go to the members of the group
- * that hold their experts: of `rows`, x is where a row lies. `extent` is that of
- * the axis along which they lie where they go, in room for `room` rows; ids say
- * there where the rows end. */
+ * that hold their experts: of `rows`, x is where a row lies. `extent` is that
+ * of the axis along which they lie where they go, in room for `room` rows; ids
+ * say there where the rows end. */
 typedef struct ndrt_travel {
     int group, extent;
     int64_t experts, room, len;

@@ -128,7 +128,13 @@ void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
     trip p = start(r, t, rows, id);
     ndrt_exchange e = {p.bag, p.out_at, p.out, y, p.in_at, p.in};
     size_t row = (size_t)t->len * t->width;
+    int64_t n = arrived(&p);
 
+    if (n > t->room) {
+        ndrt_fail(r, NDRT_EINTERNAL, "%lld rows arrive where there is room "
+                  "for %lld", (long long)n, (long long)t->room);
+        ndrt_raise(r);
+    }
     for (int64_t i = 0; i < p.rows; i++) {
         memcpy(p.bag + (size_t)i * row,
                (const char *)x + (size_t)p.order[i] * t->width, row);
@@ -137,7 +143,6 @@ void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
             *to = -1;                 /* no expert either way */
     }
     ndrt_swap(r, t->group, &e);
-    int64_t n = arrived(&p);
     r->state->n[t->extent] = n;
     for (int64_t i = n; t->ids && i < t->room; i++)
         ((int32_t *)y)[i] = NDRT_NO_ROW;

@@ -63,6 +63,11 @@ MESHES = {
     "dp2ep2": ("dp = 2, ep = 2", False, 1, "zero 1 over dp", []),
     "tp2ep2": ("tp = 2, ep = 2", True, 2, "", []),
     "pp2ep2": ("pp = 2, ep = 2", False, 4, "", []),
+    # rows and experts by one mesh axis: rows travel
+    "eprows3": ("ep = 3", False, 2, "shard batch -> ep", []),
+    "dp2eprows2": ("dp = 2, ep = 2", False, 1, "shard batch -> ep\n  recompute block", []),
+    "tp2eprows2": ("tp = 2, ep = 2", True, 2, "shard batch -> ep", []),
+    "pp2eprows2": ("pp = 2, ep = 2", False, 4, "shard batch -> ep", []),
 }
 
 
@@ -166,6 +171,8 @@ class Bench:
         if sp:
             rules.append("seq -> tp")
         lines = ["plan {", "  mesh " + (mesh or "dp = 1")]
+        if extra.startswith("shard batch"):    # before the rule for experts
+            lines.append("  " + extra)
         if rules:
             lines.append("  shard " + ", ".join(rules))
         if "pp" in axes:
@@ -173,7 +180,7 @@ class Bench:
                          % (schedule, micro, ", stages = %s" % stages if stages else ""))
         elif micro > 1:
             lines.append("  microbatches %d" % micro)
-        if extra:
+        if extra and not extra.startswith("shard batch"):
             lines.append("  " + extra)
         return "\n".join(lines + ["}", ""])
 
@@ -571,7 +578,8 @@ def f13(b):
 def moe(b):
     """Experts cut over ranks: one of four per token, two of four."""
     for fixture in ("gmoe", "gmoe1"):
-        same_run(b, fixture, ["dp2", "ep2", "ep3", "epdp", "dp2ep2", "tp2ep2", "pp2ep2", "pp4"])
+        same_run(b, fixture, ["dp2", "ep2", "ep3", "epdp", "dp2ep2", "tp2ep2", "pp2ep2", "pp4",
+                              "eprows3", "dp2eprows2", "tp2eprows2", "pp2eprows2"])
 
 
 def muon(b):

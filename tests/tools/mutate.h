@@ -13,9 +13,11 @@
  * so nothing has to be undone. */
 typedef struct subject {
     nd_module *m;
-    nd_code *c;                      /* the buckets, for those that break them */
+    nd_code *c;                      /* for those that break buckets */
     ND_VEC(nd_op *) ops;             /* all, bodies included, in order */
     ND_VEC(nd_op *) moves;           /* collectives and slices */
+    const nd_answers *x;             /* what one device computes */
+    nd_op *number;                   /* the constant that was changed */
     char what[200];                  /* the mutation that was made */
 } subject;
 

@@ -254,6 +254,24 @@ static made wrong_cut(subject *s, int site)
     return MADE;
 }
 
+/* The same of types that do not follow from operands. */
+static bool is_given(const nd_value *v)
+{
+    return v && v->def && strchr(nd_ops[v->def->kind].attrs, 'T');
+}
+
+static made wrong_given_sum(subject *s, int site)
+{
+    const nd_value *v = value_at(s, site / s->m->mesh.n);
+    return v && !is_given(v) ? NO_SENSE : wrong_sum(s, site);
+}
+
+static made wrong_given_cut(subject *s, int site)
+{
+    const nd_value *v = value_at(s, site / ND_MAX_RANK);
+    return v && !is_given(v) ? NO_SENSE : wrong_cut(s, site);
+}
+
 /* The same mesh axes, another order: other pieces on the same ranks. */
 static made wrong_order(subject *s, int site)
 {
@@ -313,10 +331,11 @@ static made wrong_number(subject *s, int site)
     if (op->kind != OP_CONST || !(fabs(op->num) < 1e6))
         return NO_SENSE;
     tell(s, "%%%s = %g", op->out[0]->name, op->num);
+    s->number = op;
     if (op->out[0]->type.dtype == ND_BOOL)
         op->num = !op->num;
     else if (!nd_is_float(op->out[0]->type.dtype))
-        op->num += 1;
+        op->num += 7;
     else
         op->num = op->num != 0 ? op->num * 1.25 : 0.25;
     return MADE;
@@ -345,6 +364,7 @@ static made no_factor(subject *s, int site)
         return NO_SITE;
     nd_op *op = s->ops.v[site];
     if (op->kind != OP_MAP || (op->sub != EW_MUL && op->sub != EW_DIV) ||
+        !nd_is_float(op->out[0]->type.dtype) ||
         op->in[0]->type.dtype != op->out[0]->type.dtype ||
         !nd_same_axes(&op->in[0]->type, &op->out[0]->type) ||
         !nd_same_cut(&op->in[0]->type, &op->out[0]->type))
@@ -383,6 +403,22 @@ static made averaged(subject *s, int site)
     return MADE;
 }
 
+/* Is the gradient 0 but for rounding, as that of a key's bias? */
+static bool no_gradient(const subject *s, const nd_param *p)
+{
+    double mine = 0, most = 0;
+    for (int k = 0; k < ND_PROVE_STEPS; k++)
+        for (int i = 0; i < s->x->m->params.n; i++) {
+            const nd_tensor *t = s->x->grads[k][i];
+            bool own = !strcmp(s->x->m->params.v[i]->name, p->name);
+            for (int64_t j = 0; j < t->n; j++) {
+                most = fmax(most, fabs(t->v[j]));
+                mine = fmax(mine, own ? fabs(t->v[j]) : 0);
+            }
+        }
+    return mine < 1e-12 * most;
+}
+
 static made grad_doubled(subject *s, int site)
 {
     int i = 0, left = site;
@@ -392,6 +428,8 @@ static made grad_doubled(subject *s, int site)
         return NO_SITE;
     nd_op *op = s->ops.v[i];
     tell(s, "gradient of %s doubled", op->name);
+    if (no_gradient(s, op->param))
+        return NO_CHANGE;
     nd_builder b = after(s, op);
     b.at--;
     nd_value *in[2] = {op->in[0], op->in[0]};

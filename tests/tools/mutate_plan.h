@@ -107,6 +107,16 @@ static made bucket_twice(subject *s, int site)
     return MADE;
 }
 
+/* Do they differ over mesh axes of one rank alone? */
+static bool same_bucket(const subject *s, const nd_bucket *a,
+                        const nd_bucket *b)
+{
+    return one_rank(s, (a->sum ^ b->sum) | (a->cut ^ b->cut) |
+                           (a->zero ^ b->zero)) &&
+           a->stages == b->stages && a->decay == b->decay &&
+           a->frozen == b->frozen && a->muon == b->muon;
+}
+
 static made bucket_moved(subject *s, int site)
 {
     int n = s->c->mem.buckets.n, to = site % n, k = site / n;
@@ -116,6 +126,8 @@ static made bucket_moved(subject *s, int site)
     nd_param *p = b->params.v[k];
     if (b == other)
         return NO_SENSE;
+    if (same_bucket(s, b, other))
+        return NO_CHANGE;
     bucket_missing(s, site / n);
     tell(s, "%s in bucket %d instead", p->name, to);
     s->c->mem.bucket_of[p->index] = to;

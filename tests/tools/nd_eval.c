@@ -15,7 +15,7 @@
  * relative to the largest number in it. With --each it does so after every
  * pass and says after which one the meaning changed. Under precision = bf16 the
  * source graph has its casts already, and --gradcheck leaves them out. With
- * --against the source graph is that of another file, which is to mean the same.
+ * --against the source graph is another file's, which is to mean the same.
  */
 #include "../../frontend/frontend.h"
 #include "../../passes/passes.h"

@@ -1,11 +1,11 @@
 /* nd_plans.c - random plans for any program.
  *
  *   nd_plans --seed N FILE           prints plan N for the model of FILE, after
- *                                    a line `# --set a=3 ...`: other sizes for
- *                                    some axes, with which it is still legal
+ *                                  a line `# --set a=3 ...`: other sizes for
+ *                                  some axes, with which it is still legal
  *
  * A mesh of one to four axes and at most twelve ranks; rules for some of the
- * axes that the file declares, in any order, each over one or several mesh axes;
+ * axes that the file declares, in any order, each over one or more mesh axes;
  * perhaps microbatches, a pipeline, zero, recomputation. Axes that follow
  * others (`axis kv = seq`) have rules of their own or not. Sizes divide or not.
  * ndc may refuse the plan: it must say where and why.
@@ -25,12 +25,17 @@ typedef struct gen {
     uint64_t state;
     int naxes;
     const char *axis[MAX_AXES];      /* those that a rule may cut */
+    nd_module *m;
     const char *pipe;                /* of an outermost repeat, or NULL */
     int64_t layers;                  /* its size */
     int nset;
     const char *set[MAX_SET];        /* "a=3" */
-    bool sample;
+    const char *sample;              /* the sample axis, or NULL */
     int nmesh, size[MESH], stages;   /* stages: mesh axis, or -1 */
+    nd_buf rows;                     /* mesh axes that cut samples: `u, v` */
+    const char *keys;                /* mesh axis that cuts queries and keys,
+                                        or NULL */
+    bool zero;
 } gen;
 
 static const char *const mesh_name[MESH] = {"u", "v", "w", "x"};
@@ -122,8 +127,42 @@ static bool read_program(gen *g, nd_ctx *c, const char *path)
     if (!m)
         return false;
     nd_walk(m->step, see_repeat, g);
-    g->sample = m->sample != NULL;
+    g->m = m;
+    g->sample = m->sample ? nd_strdup(g->arena, m->sample->name) : NULL;
     return true;
+}
+
+typedef struct seek {
+    const char *axis;
+    bool found;
+} seek;
+
+/* A softmax over keys, `kv` of `axis kv = seq`, for each `seq`. */
+static void see_softmax(nd_op *op, void *user)
+{
+    seek *s = user;
+    const nd_axis *a = op->naxes ? op->axes[0]->like : NULL;
+    s->found |= op->kind == OP_REDUCE && op->sub == RED_MAX && a &&
+                strcmp(a->name, s->axis) == 0 &&
+                nd_axis_at(&op->in[0]->type, a) >= 0;
+}
+
+static bool is_attended(const gen *g, const char *axis)
+{
+    seek s = {.axis = axis};
+    nd_walk(g->m->step, see_softmax, &s);
+    return s.found;
+}
+
+static bool is_stored(const gen *g, const char *axis)
+{
+    for (int i = 0; i < g->m->params.n; i++) {
+        const nd_type *t = &g->m->params.v[i]->value->type;
+        for (int k = 0; k < t->rank; k++)
+            if (strcmp(t->axis[k]->name, axis) == 0)
+                return true;
+    }
+    return false;
 }
 
 /* ---- the lines of a plan ------------------------------------------------- */
@@ -180,6 +219,10 @@ static void shard(gen *g)
     for (int i = 0; i < g->naxes; i++) {
         nd_buf to = {.arena = g->arena};
         int n = chance(g, 45) ? some_mesh_axes(g, 3, &to) : 0;
+        if (n && g->sample && strcmp(g->axis[order[i]], g->sample) == 0)
+            g->rows = to;
+        if (n && is_attended(g, g->axis[order[i]]))
+            g->keys = nd_strndup(g->arena, to.s, 1);
         if (n)
             nd_putf(&g->out, n > 1 ? "%s %s -> (%s)" : "%s %s -> %s",
                     rules++ ? "," : "  shard", g->axis[order[i]], to.s);
@@ -187,11 +230,35 @@ static void shard(gen *g)
     nd_put(&g->out, rules ? "\n" : "");
 }
 
+/* Over what cuts the samples, which is always legal, or over anything. */
 static void zero(gen *g)
 {
     nd_buf over = {.arena = g->arena};
-    if (some_mesh_axes(g, 2, &over))
-        nd_putf(&g->out, "  zero 1 over %s\n", over.s);
+    if (g->rows.n && chance(g, 85))
+        nd_put(&over, g->rows.s);
+    else if (!chance(g, 10) || !some_mesh_axes(g, 2, &over))
+        return;
+    g->zero = true;
+    nd_putf(&g->out, "  zero %d over %s\n", 1 + below(g, 3), over.s);
+}
+
+/* A rule for what is stored; beside zero it would be refused. */
+static void scoped(gen *g)
+{
+    static const char *const scope[] = {"params", "grads", "optimizer",
+                                        "\"*w*\""};
+    const char *axis = g->naxes ? g->axis[below(g, g->naxes)] : "";
+    if (!g->zero && g->rows.n && is_stored(g, axis))
+        nd_putf(&g->out, "  shard %s %s -> (%s)\n", scope[below(g, 4)], axis,
+                g->rows.s);
+}
+
+static void context(gen *g)
+{
+    static const char *const how[] = {"ring", "ring zigzag", "all_to_all",
+                                      "gather", "auto"};
+    if (g->keys)
+        nd_putf(&g->out, "  context %s over %s\n", how[below(g, 5)], g->keys);
 }
 
 static void recompute(gen *g)
@@ -204,8 +271,8 @@ static const struct {
     void (*say)(gen *g);
     int percent;
 } lines[] = {
-    {mesh, 100}, {pipeline, 25}, {microbatches, 30}, {shard, 100}, {zero, 30},
-    {recompute, 40},
+    {mesh, 100}, {pipeline, 25}, {microbatches, 22}, {shard, 100}, {zero, 35},
+    {scoped, 40}, {context, 50}, {recompute, 40},
 };
 
 static void only_errors(void *user, nd_severity s, const char *text)

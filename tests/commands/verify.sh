@@ -1,0 +1,144 @@
+#!/bin/sh
+# ndc verify: plans that compute what one device computes, on small sizes that
+# keep what divides and what does not; plans that are refused; sweeps; usage.
+set -u
+source=${NDC_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
+ndc=$NDC_BUILD/ndc
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 2
+failed=0
+# expect STATUS 'TEXT of stdout or stderr' arguments...
+expect() {
+    want=$1 text=$2
+    shift 2
+    "$ndc" verify "$@" >out 2>&1
+    got=$?
+    if [ $got -ne "$want" ] || ! grep -q -F -e "$text" out; then
+        failed=$((failed + 1))
+        echo "FAILED: ndc verify $*: status $got, expected $want and \"$text\""
+        cat out
+    fi
+}
+gpt=$source/examples/gpt.nd
+
+# Every example as it is.
+for f in cnn encdec gpt llama mlp moe vit wave; do
+    expect 0 'equal to one device' "$source/examples/$f.nd"
+done
+expect 0 'equal to one device' "$source/examples/lora.nd" --model lora
+
+# Uneven: five heads over two ranks, ten rows over four, a vocabulary that
+# leaves one over.
+cat >uneven.nd <<'ND'
+plan {
+  mesh  dp = 4, tp = 2
+  shard batch -> dp, heads -> tp, ffn -> tp, vocab -> tp
+}
+ND
+expect 0 'equal to one device' "$gpt" --plan=uneven.nd \
+    --set batch=10 --set heads=5 --set d=65 --set vocab=50257
+# 10 = 2 * 4 + 2 rows, 5 = 2 * 2 + 1 heads, 50257 = 1 over.
+grep -q '^sizes: batch 10, seq 3 (256), vocab 5 (50257), d 10 (65), heads 5' \
+    out || {
+    failed=$((failed + 1))
+    echo "FAILED: sizes that do not keep what is over"
+    cat out
+}
+
+# Stages and microbatches, tied weights, ZeRO; fewer rows than ranks.
+cat >all.nd <<'ND'
+plan {
+  mesh      pp = 3, dp = 2, tp = 2
+  shard     batch -> dp, heads -> tp, ffn -> tp, vocab -> tp, seq -> tp
+  pipeline  layers -> pp, schedule = gpipe, microbatches = 3
+  zero      1 over dp
+}
+ND
+expect 0 '12 ranks, 3 stages, 3 microbatches' "$gpt" --plan=all.nd
+expect 0 'equal to one device' "$gpt" --plan=all.nd --set batch=5
+expect 0 'sizes: batch 5, ' "$gpt" --plan=all.nd --set batch=5
+# The same bytes every time.
+"$ndc" verify "$gpt" --plan=all.nd >once
+"$ndc" verify "$gpt" --plan=all.nd >twice
+cmp once twice || failed=$((failed + 1))
+
+# 64 ranks take seconds of one core.
+(
+    ulimit -t 20
+    "$ndc" verify "$gpt" --mesh pp=2,dp=4,tp=8 >out 2>&1
+) && grep -q '64 ranks' out || {
+    failed=$((failed + 1))
+    echo "FAILED: 64 ranks"
+    cat out
+}
+
+# Sizes as they are; what is frozen; bf16, which is not rounded here; a mask.
+cat >small.nd <<'ND'
+axis batch = 7
+axis d = 5
+axis e = 4
+model m(x: f32[batch, d], mask: i32[batch]) {
+  w = param [d -> e] ~ normal(1)
+  v = param [e] ~ ones
+  y = where(cast[bool](mask), sum[e](sum[d](x * w) * v), 0.0)
+  return sum[batch](y * y) / (1 + sum[batch](cast[f32](cast[bool](mask))))
+}
+train m {
+  steps = 1
+  precision = bf16
+  freeze = ["v"]
+}
+plan {
+  mesh dp = 3, tp = 2
+  shard batch -> dp, e -> tp
+  microbatches 2
+}
+ND
+expect 0 'v          f32[e/tp]' small.nd
+grep -q '(frozen)' out || failed=$((failed + 1))
+expect 0 'sizes: batch 7, d 3 (5), e 4' small.nd
+expect 0 'equal to one device' small.nd --no-shrink
+grep -q '^sizes' out && failed=$((failed + 1))
+
+# Sweeps.
+expect 0 '15 meshes: 15 equal, 0 differ, 0 refused' small.nd --all
+expect 0 '4 meshes: 4 equal' small.nd --all --mesh dp=2
+cat >deep.nd <<'ND'
+axis batch = 4
+axis d = 3
+axis layers = 2
+model m(x: f32[batch, d]) {
+  repeat layers {
+    w = param [d] ~ ones
+    x = x * w
+  }
+  return mean[batch, d](x * x)
+}
+train m { steps = 1 }
+plan {
+  mesh pp = 2
+  pipeline layers -> pp, schedule = 1f1b, microbatches = 2
+}
+ND
+expect 0 '4 meshes: 2 equal, 0 differ, 2 refused' deep.nd --all
+grep -q 'pp=3  *refused: ' out || failed=$((failed + 1))
+
+# What cannot be kept is refused as elsewhere; what is no number is told.
+expect 1 '3 stages for 2 `layers`' deep.nd --mesh pp=3
+sed 's/mean\[batch, d\](x \* x)/log(0.0 * mean[batch, d](x) - 1)/' deep.nd |
+    sed '/pipeline/d' >nan.nd
+expect 1 'nothing to compare with' nan.nd
+expect 1 'unknown axis in --set `nothing`' small.nd --set nothing=3
+expect 1 'and 1024 are simulated at most' small.nd --mesh dp=1025
+sed 's/  return/  output y\n  z =/' small.nd | sed '/^train/,/^}/d' >none.nd
+expect 1 'error: ' none.nd
+expect 1 'cannot read `nowhere.nd`' nowhere.nd
+
+expect 2 'no input file'
+expect 2 'a second file: `small.nd`' small.nd small.nd
+expect 2 'did you mean `--no-shrink`?' small.nd --no-shink
+"$ndc" small.nd --emit=ir -o small.ndir
+expect 2 'is a graph' small.ndir
+[ $failed -eq 0 ] && echo "ok"
+[ $failed -eq 0 ]
