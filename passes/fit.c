@@ -54,8 +54,8 @@ static nd_cut real_cut(const nd_mesh *mesh, nd_cut cut)
     return real;
 }
 
-/* Of a cut, what a rule asked for: `zero` takes the best axis that there is, and
- * no other size would be of use to anybody but it. */
+/* Of a cut, what a rule asked for: `zero` takes the best axis that there is,
+ * and no other size would be of use to anybody but it. */
 static nd_cut by_rules(const fit *f, nd_cut cut, int rule)
 {
     const nd_plan *plan = &f->m->plan;
