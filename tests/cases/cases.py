@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Known right answers for what goes wrong in parallel training.
 
-    cases.py --ndc BUILD/ndc [--launch local|mpi] [--work DIR] CASE ...
+    cases.py --ndc BUILD/ndc [--launch local|mpi|both] [--work DIR] CASE ...
 
 Each case compiles a fixture for several meshes, runs it, and compares losses,
 gradient norms and saved parameters with closed forms or with one rank. The
 sizes are odd, the optimizer is SGD and the clip is active on purpose: Adam and
-powers of two hide most of these faults.
+powers of two hide most of these faults. With `both` a program is compiled once,
+runs as threads and as processes, and must say and save the same bits.
 """
 import argparse
 import json
@@ -97,6 +98,14 @@ DERIVED = {
     "gmetric2": ("gmetric", 'text("g.txt")',
                  'text("g.txt", eval = "eval.txt")\n  metric = [hit, sure]\n  eval = every(2)'),
 }
+
+
+LONG = bool(os.environ.get("NDC_LONG"))
+
+
+def some(meshes):
+    """All of them, or every second one where time is short."""
+    return meshes if LONG else meshes[1::2]
 
 
 class Failure(Exception):
@@ -235,6 +244,16 @@ class Bench:
         return self.built[key]
 
     def run(self, program, *options, expect=0):
+        if self.launch != "both":
+            return self.run_as(self.launch, program, options, expect)
+        mine, other = (self.run_as(x, program, options, expect) for x in ("local", "mpi"))
+        for r, r1 in zip(mine[0], other[0]):
+            for key in ("step", "loss", "grad_norm", "lr"):
+                check(r.get(key) == r1.get(key), "%s: %s differs under mpirun" % (program[0], key))
+        check(len(mine[0]) == len(other[0]) and mine[1] == other[1], program[0] + ": differs under mpirun")
+        return mine
+
+    def run_as(self, launch, program, options, expect):
         exe, ranks, _ = program
         log, save = exe + ".jsonl", exe + ".out.safetensors"
         for f in (log, save):
@@ -242,7 +261,7 @@ class Bench:
                 os.remove(f)
         cmd = [exe, "--log", log, "--save", save] + list(options)
         env = dict(os.environ)
-        if self.launch == "mpi":
+        if launch == "mpi":
             env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
             cmd = ["mpirun", "--oversubscribe", "-n", str(ranks)] + cmd
         r = subprocess.run(cmd, capture_output=True, text=True, timeout=120, cwd=self.work, env=env)
@@ -579,9 +598,10 @@ def f13(b):
 
 def moe(b):
     """Experts cut over ranks: one of four per token, two of four."""
-    for fixture in ("gmoe", "gmoe1"):
-        same_run(b, fixture, ["dp2", "ep2", "ep3", "epdp", "dp2ep2", "tp2ep2", "pp2ep2", "pp4",
-                              "eprows3", "dp2eprows2", "tp2eprows2", "pp2eprows2"])
+    meshes = ["dp2", "ep2", "ep3", "epdp", "dp2ep2", "tp2ep2", "pp2ep2", "pp4", "eprows3", "dp2eprows2",
+              "tp2eprows2", "pp2eprows2"]
+    same_run(b, "gmoe", some(meshes))
+    same_run(b, "gmoe1", some(meshes[::-1]))
 
 
 def muon(b):
@@ -682,14 +702,14 @@ ZERO = ("zero1", "zero2", "zero3", "zero3dp3", "dp2tp2zero1", "dp2tp2zero2", "dp
 
 def zero(b):
     """Parameters, gradients and state in pieces, SGD and an active clip: one rank's result."""
-    rows, _ = same_run(b, "g", ZERO, ["--check-replicas"])
+    rows, _ = same_run(b, "g", some(ZERO), ["--check-replicas"])
     check(all(r["grad_norm"] > 1 for r in rows), "the clip is not active")
-    same_run(b, "g3", ["dp2pp2zero2", "dp2pp2zero3"], ["--steps", "3"], tol=2e-5)
-    same_run(b, "gdrop", ["zero2", "zero3", "dp2pp2zero3"], ["--steps", "3"])
-    same_run(b, "gfrozen", ["zero2", "zero3", "dp2tp2zero3", "hybrid"])
-    same_run(b, "gmoe", ["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"], ["--check-replicas"])
-    same_run(b, "gmuon", ["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"], ["--check-replicas"],
-             tol=5e-5)
+    same_run(b, "g3", some(["dp2pp2zero2", "dp2pp2zero3"]), ["--steps", "3"], tol=2e-5)
+    same_run(b, "gdrop", some(["zero2", "zero3", "dp2pp2zero3"]), ["--steps", "3"])
+    same_run(b, "gfrozen", some(["zero2", "zero3", "dp2tp2zero3", "hybrid"]))
+    same_run(b, "gmoe", some(["zero3", "dp2ep2zero3", "epdpzero3", "hybrid"]), ["--check-replicas"])
+    same_run(b, "gmuon", some(["zero2", "zero3", "dp2tp2zero3", "dp2pp2zero3", "fsdp", "hybrid1"]),
+             ["--check-replicas"], tol=5e-5)
 
 
 def zero_resume(b):
@@ -762,12 +782,16 @@ CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a2
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--ndc", required=True)
-    p.add_argument("--launch", choices=["local", "mpi"], default="local")
+    p.add_argument("--launch", choices=["local", "mpi", "both"], default="local")
     p.add_argument("--work", default="cases.tmp")
     p.add_argument("case", nargs="*")
     args = p.parse_args()
+    if not LONG:                            # what is compared are numbers, not speed
+        os.environ.setdefault("NDC_CFLAGS", "-O1")
     bench, failed = Bench(args), 0
     names = [c.lower() for c in args.case] or list(CASES)
+    if args.launch == "mpi" and not LONG and names[0] in ("uneven", "zero_resume"):
+        return 77                           # skipped: d01 and resume do the like
     for name in names:
         try:
             CASES[name](bench)
