@@ -6,7 +6,8 @@
  * Every rank takes part, however many rows it has or gets. What arrives lies in
  * the order of the ranks it comes from, by expert inside. The rows there are
  * then the length of the axis that they travelled along, until another dispatch
- * or ndrt_arrived says otherwise.
+ * or ndrt_arrived says otherwise. Rows of which this rank has no elements (d is
+ * cut, and it has none of it) say nothing: the experts' numbers went before.
  */
 #include "ndrt_internal.h"
 
@@ -143,7 +144,8 @@ void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
             *to = -1;                 /* no expert either way */
     }
     ndrt_swap(r, t->group, &e);
-    r->state->n[t->extent] = n;
+    if (t->len)                       /* else nobody can tell how many came */
+        r->state->n[t->extent] = n;
     for (int64_t i = n; t->ids && i < t->room; i++)
         ((int32_t *)y)[i] = NDRT_NO_ROW;
 }
