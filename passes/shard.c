@@ -450,9 +450,11 @@ static void unify_gradients(nd_sh *s)
 }
 
 /* Iterations are cut into pipeline stages, not by a shard rule. */
-static void check_rules(nd_op *op, void *user)
+static void check_repeat(nd_op *op, void *user)
 {
     nd_sh *s = user;
+    if (op->body)
+        nd_table_put(&s->repeated, op->axes[0], op);
     for (int i = 0; op->body && i < s->m->plan.rules.n; i++) {
         const nd_rule *r = &s->m->plan.rules.v[i];
         if (r->axis != op->axes[0] || s->failed)
@@ -482,9 +484,10 @@ static void check_room(nd_sh *s)
 bool pass_shard(nd_module *m, const nd_options *o)
 {
     (void)o;
-    nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n),
+    nd_sh s = {.m = m, .repeated = {.arena = m->ctx->arena},
+               .graded = ND_NEWN(m->ctx->arena, bool, m->params.n),
                .summed = ND_NEWN(m->ctx->arena, uint32_t, m->params.n)};
-    nd_walk(m->step, check_rules, &s);
+    nd_walk(m->step, check_repeat, &s);
     check_room(&s);
     nd_clear_marks(m);
     nd_sh_find_partial(&s);

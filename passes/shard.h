@@ -39,6 +39,7 @@ typedef struct nd_sh {
     nd_module *m;
     ND_VEC(nd_sh_info *) info;       /* by value mark */
     ND_VEC(nd_op *) accumulates;
+    nd_table repeated;               /* axes of repeats */
     bool *graded;                    /* by param: a contribution was seen */
     uint32_t *summed;                /* by param: what one was pending over */
     ND_VEC(nd_sh_note) notes;

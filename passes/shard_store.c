@@ -161,26 +161,13 @@ static void check_grads(store *st)
 
 /* ---- zero 2 and 3 -------------------------------------------------------- */
 
-typedef struct search {
-    const nd_axis *axis;
-    bool found;
-} search;
-
-static void find_repeat(nd_op *op, void *user)
-{
-    search *q = user;
-    q->found |= op->kind == OP_REPEAT && op->axes[0] == q->axis;
-}
-
 /* How well an axis serves to store pieces along it: 0 not at all. */
 static int fitness(const store *st, int i, int parts)
 {
-    nd_module *m = st->s->m;
     const nd_axis *a = st->t.axis[i];
-    int64_t n = nd_extent_max(&m->mesh, a->size, st->t.cut[i]);
-    search q = {.axis = a};
-    nd_walk(m->step, find_repeat, &q);
-    if (q.found || st->t.cut[i].n == ND_MAX_CUT || n < 2)
+    int64_t n = nd_extent_max(&st->s->m->mesh, a->size, st->t.cut[i]);
+    if (nd_table_get(&st->s->repeated, a) || st->t.cut[i].n == ND_MAX_CUT ||
+        n < 2)
         return 0;
     if (n < parts)
         return 1;
