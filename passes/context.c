@@ -51,9 +51,14 @@ const nd_axis *cx_root(const nd_module *m, const nd_axis *a)
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* Why keys cannot move in a ring, or NULL. */
-static const char *against_ring(const nd_module *m, const cx_region *r)
+/* Why keys cannot move in a ring, or NULL. Blocks take one more axis, chunks
+ * up to three. */
+static const char *against_ring(const nd_module *m, const cx_region *r,
+                                const nd_context *ask)
 {
+    if (r->axes + (ask && ask->zigzag ? 3 : 1) > ND_MAX_RANK)
+        return nd_fmt(m->ctx->arena, "with those of a ring there are more "
+                      "than %d axes", ND_MAX_RANK);
     const nd_axis *uneven = r->query->size % r->n ? r->query
                             : r->key->size % r->n ? r->key : NULL;
     if (uneven)
@@ -96,11 +101,12 @@ typedef struct choice {
     nd_axis *heads;
 } choice;
 
-static choice cheapest(const nd_module *m, const cx_region *r)
+static choice cheapest(const nd_module *m, const cx_region *r,
+                       const nd_context *ask)
 {
     nd_arena *a = m->ctx->arena;
     choice c = {.form = CONTEXT_RING, .heads = cx_heads_of(m, r)};
-    const char *no_ring = against_ring(m, r);
+    const char *no_ring = against_ring(m, r, ask);
     double ring = ring_bytes(m, r), heads = heads_bytes(m, r);
     const char *sent = nd_fmt(a, "a rank sends %.0f bytes forward, with "
                               "all_to_all %.0f", ring, heads);
@@ -130,9 +136,9 @@ static choice choose(const nd_module *m, const cx_region *r,
                      const nd_context *ask)
 {
     if (!ask || ask->form == CONTEXT_AUTO)
-        return cheapest(m, r);
+        return cheapest(m, r, ask);
     choice c = {ask->form, "as the plan says", cx_heads_of(m, r)};
-    const char *no_ring = against_ring(m, r);
+    const char *no_ring = against_ring(m, r, ask);
     if (c.form == CONTEXT_ALL_TO_ALL && !c.heads) {
         nd_error(m->ctx, ask->loc, "no axis of heads: all_to_all cuts an axis "
                  "that queries, keys, values and scores have");

@@ -132,28 +132,45 @@ static bool runs_along(const nd_op *op, const cx_region *r)
     return false;
 }
 
-/* Made of parameters and of what is free: it does not grow with what moves. */
-static bool stands_still(nd_module *m, const nd_value *v)
+/* Made of parameters and of what is free: it does not grow with what moves.
+ * `seen` are values that were asked about. */
+static bool stands_still(nd_module *m, nd_table *seen, nd_value *v)
 {
-    if (nd_is_free(v) || nd_param_of(m, v))
+    if (nd_is_free(v) || nd_param_of(m, v) || nd_table_get(seen, v))
         return true;
     if (!v->def || !v->def->nin || v->def->body)
         return false;
     for (int i = 0; i < v->def->nin; i++)
-        if (!stands_still(m, v->def->in[i]))
+        if (!stands_still(m, seen, v->def->in[i]))
             return false;
+    nd_table_put(seen, v, v);
     return true;
 }
 
 /* A value with both axes that a rank has for its queries and all keys: no op
  * of the region makes it hop by hop. Random numbers count all keys. */
-static bool is_given(nd_module *m, const cx_region *r, const nd_value *v)
+static bool is_given(nd_module *m, const cx_region *r, nd_value *v)
 {
+    nd_table seen = {.arena = m->ctx->arena};
     const nd_op *op = v->def;
     if (!op || op->kind == OP_PARAM || op->kind == OP_INPUT ||
         op->kind == OP_RANDOM || op->kind == OP_NORMAL)
         return true;
-    return runs_along(op, r) && stands_still(m, v);
+    return runs_along(op, r) && stands_still(m, &seen, v);
+}
+
+/* Axes of an op's operands together. */
+static void count_axes(cx_region *r, const nd_op *op)
+{
+    int n = 0;
+    for (int i = 0; i < op->nin; i++)
+        for (int k = 0; k < op->in[i]->type.rank; k++) {
+            bool seen = false;
+            for (int j = 0; j < i; j++)
+                seen |= cx_has(op->in[j], op->in[i]->type.axis[k]);
+            n += !seen;
+        }
+    r->axes = n > r->axes ? n : r->axes;
 }
 
 static void collect(nd_module *m, cx_region *r, nd_value *v)
@@ -169,6 +186,7 @@ static void collect(nd_module *m, cx_region *r, nd_value *v)
     }
     ND_PUSH(m->ctx->arena, &r->inside, v);
     nd_op *op = v->def;
+    count_axes(r, op);
     if (op->kind == OP_REPEAT || (runs_along(op, r) && v != r->p))
         r->no_ring = nd_fmt(m->ctx->arena, "`%s` runs along `%s` or `%s`",
                             nd_op_name(op), r->query->name, r->key->name);
@@ -244,6 +262,7 @@ bool cx_match(nd_module *m, nd_op *op, cx_region *r)
         if (!match_weights(r->a, r, 8) || r->key != op->axes[0] ||
             !match_axes(m, r))
             continue;
+        count_axes(r, op);
         collect_row(m, r, r->p->def->in[1]);
         collect_row(m, r, r->p->def->in[0]->def->in[0]->def->in[1]);
         collect(m, r, r->a);
