@@ -334,7 +334,7 @@ static void clamp_microbatches(ck *c)
     }
     if (!s)
         return;
-    const nd_rule *r = ck_rule_of(p, s);
+    const nd_rule *r = nd_rule_of(p, s);
     int64_t rows = nd_extent_max(&c->m->mesh, s->size,
                                  r ? r->mesh : (nd_cut){0});
     if (p->microbatches > rows) {

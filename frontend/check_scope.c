@@ -77,14 +77,6 @@ static bool any_follows(ck *c, const nd_rule *r, nd_loc scope_at)
 
 /* ---- shard --------------------------------------------------------------- */
 
-const nd_rule *ck_rule_of(const nd_plan *p, const nd_axis *a)
-{
-    for (int i = 0; i < p->rules.n; i++)
-        if (p->rules.v[i].axis == a && p->rules.v[i].scope == SCOPE_ALL)
-            return &p->rules.v[i];
-    return NULL;
-}
-
 static bool same_scope(const nd_rule *a, const nd_rule *b)
 {
     return a->scope == b->scope &&

@@ -33,18 +33,9 @@ void cx_first_rule(nd_module *m, nd_rule r)
     m->plan.rules.v[0] = r;
 }
 
-static bool has_rule(const nd_module *m, const nd_axis *a)
-{
-    for (int i = 0; i < m->plan.rules.n; i++)
-        if (m->plan.rules.v[i].axis == a &&
-            m->plan.rules.v[i].scope == SCOPE_ALL)
-            return true;
-    return false;
-}
-
 const nd_axis *cx_root(const nd_module *m, const nd_axis *a)
 {
-    while (a->like && !has_rule(m, a))
+    while (a->like && !nd_rule_of(&m->plan, a))
         a = a->like;
     return a;
 }

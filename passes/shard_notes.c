@@ -71,14 +71,6 @@ static nd_axis *holder(const nd_sh_space *sp, int k)
     return NULL;
 }
 
-static nd_cut cut_at(const nd_sh_space *sp, const nd_axis *a)
-{
-    for (int i = 0; i < sp->n; i++)
-        if (sp->axis[i] == a)
-            return sp->cut[i];
-    return (nd_cut){0};
-}
-
 /* Bytes that move if `a` and not `b` had k: each operand with b, which is cut
  * by it now, would be gathered or cut along a. -1: not asked of weights, nor of
  * rows, of which each rank loads its own. */
@@ -96,7 +88,7 @@ static double otherwise(nd_sh *s, const nd_op *op, nd_axis *a, nd_axis *b,
         if (nd_is_free(op->in[i]))
             continue;
         for (int j = 0; j < t.rank; j++)
-            t.cut[j] = cut_at(s->space, t.axis[j]);
+            t.cut[j] = nd_sh_cut_of(s->space, t.axis[j]);
         if (!t.cut[at].n || t.cut[at].m[t.cut[at].n - 1] != k)
             return -1;
         nd_sh_move move = {to < 0 ? OP_ALL_GATHER : OP_ALL_TO_ALL, at, to,
@@ -148,9 +140,8 @@ static void notice_one(nd_sh *s, const nd_op *user, const nd_value *v,
     nd_sh_note note = {.loc = user->loc, .axis = v->type.axis[axis],
                        .mesh = k};
     note.bytes = n * bytes_over(s->m, &v->type, path, k);
-    for (int i = 0; i < want->rank; i++)
-        if (nd_cut_bits(want->cut[i]) >> k & 1)
-            note.other = want->axis[i];
+    int to = nd_cut_by(want, k);
+    note.other = to < 0 ? NULL : want->axis[to];
     note.recut = note.other != NULL;
     if (!note.recut && s->space) {
         note.other = holder(s->space, k);

@@ -25,14 +25,6 @@ typedef struct trip {
     char *bag;                        /* the rows in that order */
 } trip;
 
-static void *take(char **room, size_t bytes)
-{
-    void *p = *room;
-
-    *room += (bytes + 63) / 64 * 64;
-    return p;
-}
-
 /* The member that holds an expert; what is none goes to the first or last. */
 static int owner(const trip *p, int64_t id)
 {
@@ -98,14 +90,14 @@ static trip start(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
               .rows = ndrt_count_rows(rows)};
     size_t each = (size_t)p.n * sizeof *p.out;
 
-    int64_t *begin = take(&room, (size_t)(t->experts + 3) * sizeof *begin);
-    p.order = take(&room, (size_t)p.rows * sizeof *p.order);
-    p.out = take(&room, each);
-    p.out_at = take(&room, each);
-    p.in = take(&room, each);
-    p.in_at = take(&room, each);
-    size_t *eight = take(&room, each), *at = take(&room, each);
-    p.bag = take(&room, (size_t)(p.rows * t->len) * t->width);
+    int64_t *begin = ndrt_take(&room, (size_t)(t->experts + 3) * sizeof *begin);
+    p.order = ndrt_take(&room, (size_t)p.rows * sizeof *p.order);
+    p.out = ndrt_take(&room, each);
+    p.out_at = ndrt_take(&room, each);
+    p.in = ndrt_take(&room, each);
+    p.in_at = ndrt_take(&room, each);
+    size_t *eight = ndrt_take(&room, each), *at = ndrt_take(&room, each);
+    p.bag = ndrt_take(&room, (size_t)(p.rows * t->len) * t->width);
     if ((size_t)(room - r->arena) > st->scratch + st->scratch_bytes) {
         ndrt_fail(r, NDRT_EINTERNAL, "rows that travel need more room than "
                   "was planned");
