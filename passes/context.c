@@ -266,7 +266,8 @@ static void check_asked(const cx *c)
         nd_error(m->ctx, x->loc, "no attention has both its queries and its "
                  "keys cut by `%s`", cp);
         nd_note(m->ctx, x->loc, "with `axis key = seq`, the rule seq -> %s "
-                "cuts both, unless another rule takes `%s` first", cp, cp);
+                "cuts both, unless it names other mesh axes too or another "
+                "rule takes `%s` first", cp, cp);
     }
 }
 
