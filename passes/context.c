@@ -199,7 +199,7 @@ static void block(cx *c, nd_block *b)
         cx_region r;
         if (op->body)
             block(c, op->body);
-        else if (cx_match(c->m, op, &r)) {
+        else if (cx_match(c->m, &c->readers_of, op, &r)) {
             region(c, &r);
             while (b->ops.v[i] != op)
                 i++;
@@ -218,7 +218,7 @@ static void find_causal(cx *c, nd_block *b)
         cx_region r;
         if (op->body)
             find_causal(c, op->body);
-        else if (cx_match(c->m, op, &r)) {
+        else if (cx_match(c->m, &c->readers_of, op, &r)) {
             const nd_context *ask = asked_for(&c->m->plan, r.mesh);
             const nd_axis *root = cx_root(c->m, r.query);
             for (int k = 0; k < r.row.n; k++)
@@ -295,7 +295,10 @@ bool pass_context(nd_module *m, const nd_options *o)
     if (m->state & ND_HAS_GRADS)
         return true;
     nd_clear_marks(m);
+    cx_find_readers(m, &c.readers_of);
     zigzag(&c);
+    if (c.changed)
+        cx_find_readers(m, &c.readers_of);
     block(&c, m->step);
     check_asked(&c);
     settle(&c);

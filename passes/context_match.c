@@ -218,42 +218,78 @@ static bool is_causal(const cx_region *r)
 
 /* ---- nobody else reads it ------------------------------------------------ */
 
+/* An op that reads a value; NULL: a body yields it. */
+typedef struct reader {
+    const nd_op *op;
+    struct reader *next;
+} reader;
+
 typedef struct readers {
-    const cx_region *r;
-    nd_table inside;
-    const nd_value *read;
+    nd_arena *arena;
+    nd_table *of;                    /* value -> its readers */
 } readers;
 
-static void look(nd_op *op, void *user)
+static void add_reader(readers *u, nd_value *v, const nd_op *op)
 {
-    readers *u = user;
-    bool mine = op == u->r->attend;
-    for (int i = 0; i < op->nout; i++)
-        mine |= nd_table_get(&u->inside, op->out[i]) != NULL;
-    for (int i = 0; i < op->nin && !mine; i++)
-        if (nd_table_get(&u->inside, op->in[i]))
-            u->read = op->in[i];
+    reader *r = ND_NEW(u->arena, reader);
+    *r = (reader){op, nd_table_get(u->of, v)};
+    nd_table_put(u->of, v, r);
+}
+
+static void note_readers(nd_op *op, void *user)
+{
+    for (int i = 0; i < op->nin; i++)
+        add_reader(user, op->in[i], op);
     for (int i = 0; op->body && i < op->body->yields.n; i++)
-        if (nd_table_get(&u->inside, op->body->yields.v[i]))
-            u->read = op->body->yields.v[i];
+        add_reader(user, op->body->yields.v[i], NULL);
+}
+
+void cx_find_readers(nd_module *m, nd_table *readers_of)
+{
+    *readers_of = (nd_table){.arena = m->ctx->arena};
+    readers u = {.arena = m->ctx->arena, .of = readers_of};
+    nd_walk(m->step, note_readers, &u);
+}
+
+static bool makes_any(const nd_op *op, const nd_table *values)
+{
+    for (int i = 0; i < op->nout; i++)
+        if (nd_table_get(values, op->out[i]))
+            return true;
+    return false;
+}
+
+/* Do ops read v that are not of the region? */
+static bool read_elsewhere(const cx_region *r, const nd_table *readers_of,
+                           const nd_table *inside, const nd_value *v)
+{
+    for (const reader *u = nd_table_get(readers_of, v); u; u = u->next)
+        if (!u->op || (u->op != r->attend && !makes_any(u->op, inside)))
+            return true;
+    return false;
 }
 
 /* Who else needs the scores has them whole already. */
-static void check_readers(nd_module *m, cx_region *r)
+static void check_readers(nd_module *m, cx_region *r,
+                          const nd_table *readers_of)
 {
-    readers u = {.r = r, .inside = {.arena = m->ctx->arena}};
+    nd_table inside = {.arena = m->ctx->arena};
+    cx_values all = {0};
     for (int i = 0; i < r->inside.n; i++)
         if (!nd_is_free(r->inside.v[i]))
-            nd_table_put(&u.inside, r->inside.v[i], r->inside.v[i]);
+            ND_PUSH(m->ctx->arena, &all, r->inside.v[i]);
     for (int i = 0; i < r->row.n; i++)
-        nd_table_put(&u.inside, r->row.v[i], r->row.v[i]);
-    nd_walk(m->step, look, &u);
-    if (u.read)
-        r->no_ring = nd_fmt(m->ctx->arena, "its `%s` is used elsewhere too",
-                            u.read->name);
+        ND_PUSH(m->ctx->arena, &all, r->row.v[i]);
+    for (int i = 0; i < all.n; i++)
+        nd_table_put(&inside, all.v[i], all.v[i]);
+    for (int i = 0; i < all.n && !r->no_ring; i++)
+        if (read_elsewhere(r, readers_of, &inside, all.v[i]))
+            r->no_ring = nd_fmt(m->ctx->arena, "its `%s` is used elsewhere "
+                                "too", all.v[i]->name);
 }
 
-bool cx_match(nd_module *m, nd_op *op, cx_region *r)
+bool cx_match(nd_module *m, const nd_table *readers_of, nd_op *op,
+              cx_region *r)
 {
     if (op->kind != OP_CONTRACT || op->naxes != 1)
         return false;
@@ -269,7 +305,7 @@ bool cx_match(nd_module *m, nd_op *op, cx_region *r)
         collect(m, r, r->v);
         r->causal = is_causal(r);
         if (!r->no_ring)
-            check_readers(m, r);
+            check_readers(m, r, readers_of);
         return true;
     }
     return false;
