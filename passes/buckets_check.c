@@ -125,30 +125,28 @@ static void see_length(lengths *l, int64_t n)
     l->least = n < l->least ? n : l->least;
 }
 
-/* The pieces from member `j` of the cut on: those of all ranks, for no other
- * mesh axis has a say. */
-static void see_pieces(const nd_mesh *m, const nd_ext *e, int j, int *coord,
+/* The lengths into which member `j` of the cut, and those behind it, cut n
+ * elements: the first pieces are one longer, if there are any. */
+static void see_pieces(const nd_mesh *m, const nd_ext *e, int j, int64_t n,
                        lengths *l)
 {
-    int64_t off, n;
     if (j == e->cut.n) {
-        nd_extent(m, e->axis->size, e->cut, coord, &off, &n);
         see_length(l, n);
         return;
     }
-    int k = e->cut.m[j];
-    for (coord[k] = 0; coord[k] < m->size[k]; coord[k]++)
-        see_pieces(m, e, j + 1, coord, l);
+    int64_t parts = m->size[e->cut.m[j]];
+    if (n % parts)
+        see_pieces(m, e, j + 1, n / parts + 1, l);
+    see_pieces(m, e, j + 1, n / parts, l);
 }
 
 static lengths lengths_of(const nd_module *m, const nd_ext *e)
 {
     lengths l = {INT64_MAX, 0};
-    int coord[ND_MAX_MESH] = {0};
     for (int s = 0; e->piped && s < m->program->nstages; s++)
         see_length(&l, m->program->stage[s].hi - m->program->stage[s].lo);
     if (!e->piped)
-        see_pieces(&m->mesh, e, 0, coord, &l);
+        see_pieces(&m->mesh, e, 0, e->axis->size, &l);
     return l;
 }
 
