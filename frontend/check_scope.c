@@ -185,6 +185,9 @@ void ck_zero(ck *c, const ast_pent *e)
             ck_say(c, e->names->v[i].loc, "`%s` holds the pipeline "
                    "stages; their states differ already",
                    e->names->v[i].s);
+        if (p->zero_mesh >> k & 1)
+            ck_say(c, e->names->v[i].loc, "the mesh axis `%s` stands twice in "
+                   "this line", e->names->v[i].s);
         p->zero_mesh |= 1u << k;
     }
 }
