@@ -168,6 +168,7 @@ void ck_shard(ck *c, const ast_pent *e)
 void ck_zero(ck *c, const ast_pent *e)
 {
     nd_plan *p = &c->m->plan;
+    uint32_t mesh = 0;
     int64_t level;
     p->zero_loc = e->loc;
     if (!ck_cfg_int(c, e->value, 0, &level))
@@ -185,11 +186,12 @@ void ck_zero(ck *c, const ast_pent *e)
             ck_say(c, e->names->v[i].loc, "`%s` holds the pipeline "
                    "stages; their states differ already",
                    e->names->v[i].s);
-        if (p->zero_mesh >> k & 1)
+        if (mesh >> k & 1)
             ck_say(c, e->names->v[i].loc, "the mesh axis `%s` stands twice in "
                    "this line", e->names->v[i].s);
-        p->zero_mesh |= 1u << k;
+        mesh |= 1u << k;
     }
+    p->zero_mesh = mesh;
 }
 
 /* A mesh axis is given to `zero` or to scoped rules. */

@@ -84,7 +84,7 @@ static bool spread(nd_ad *d, nd_block *b)
             continue;
         }
         bool on = op->kind == OP_PARAM &&
-                  !nd_param_of(d->m, op->out[0])->frozen;
+                  !nd_param_of(op->out[0])->frozen;
         for (int k = 0; k < op->nin; k++)
             on |= d->active[op->in[k]->mark];
         if (op->kind == OP_STOP_GRAD)
@@ -198,7 +198,7 @@ void nd_ad_add(nd_ad *d, nd_value *v, nd_value *g)
     g = fit(d, g, v);
     if (!g)
         return;
-    nd_param *p = nd_param_of(d->m, v);
+    nd_param *p = nd_param_of(v);
     if (p) {
         nd_accumulate(&d->b, p, g);
         return;
@@ -230,7 +230,7 @@ static bool inside(const nd_block *b, const nd_block *outer)
 static void capture(nd_ad *d, nd_value *v)
 {
     if (inside(nd_block_of(v), d->block) || !d->active[v->mark] ||
-        nd_param_of(d->m, v))
+        nd_param_of(v))
         return;
     for (int j = 0; j < d->captured.n; j++)
         if (d->captured.v[j] == v)

@@ -622,8 +622,8 @@ nd_value *nd_repeat_scan(nd_module *m, nd_op *r, nd_value *x);  /* body arg */
 nd_value *nd_repeat_stack(nd_module *m, nd_op *r, nd_value *y);
 void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next);
 
-nd_param *nd_param_of(nd_module *m, const nd_value *v);  /* v is the whole
-                                      param or its slice in a body; or NULL */
+/* The parameter that v is, the whole of it or its slice in a body; or NULL. */
+nd_param *nd_param_of(const nd_value *v);
 /* Where a layer's index stands unless the program says otherwise: behind the
  * part of the name that is called like its axis, else behind the first. */
 int nd_layer_at(const nd_param *p, const nd_axis *a);

@@ -136,7 +136,7 @@ static bool runs_along(const nd_op *op, const cx_region *r)
  * `seen` are values that were asked about. */
 static bool stands_still(nd_module *m, nd_table *seen, nd_value *v)
 {
-    if (nd_is_free(v) || nd_param_of(m, v) || nd_table_get(seen, v))
+    if (nd_is_free(v) || nd_param_of(v) || nd_table_get(seen, v))
         return true;
     if (!v->def || !v->def->nin || v->def->body)
         return false;

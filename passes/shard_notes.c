@@ -57,9 +57,9 @@ static const nd_axis *origin(const nd_axis *a)
     return a;
 }
 
-static bool is_weight(nd_module *m, const nd_value *v)
+static bool is_weight(const nd_value *v)
 {
-    return nd_param_of(m, v) || nd_is_weight_copy(v);
+    return nd_param_of(v) || nd_is_weight_copy(v);
 }
 
 /* The axis of the op that mesh axis k cuts. */
@@ -83,7 +83,7 @@ static double otherwise(nd_sh *s, const nd_op *op, nd_axis *a, nd_axis *b,
         int at = nd_axis_at(&t, b), to = nd_axis_at(&t, a);
         if (at < 0)
             continue;
-        if (is_weight(s->m, op->in[i]))
+        if (is_weight(op->in[i]))
             return -1;
         if (nd_is_free(op->in[i]))
             continue;
@@ -166,7 +166,7 @@ void nd_sh_notice(nd_sh *s, const nd_op *user, const nd_block *b,
 {
     uint32_t seen = 0;
     if (user->phase == PH_BWD || user->kind == OP_OUTPUT ||
-        to_twin(user) || is_weight(s->m, v))
+        to_twin(user) || is_weight(v))
         return;
     double n = runs(s->m, b, user->phase);
     for (int i = 0; i < v->type.rank; i++)
