@@ -23,7 +23,6 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
 
 /* ---- report.c: words for people ------------------------------------------ */
 
-const char *cg_size_text(nd_arena *a, double bytes);       /* "12.5 MiB" */
 const char *cg_commas(nd_arena *a, int64_t n);             /* "12,345" */
 const char *cg_mesh_text(const nd_module *m, uint32_t mesh);   /* "dp,tp" */
 

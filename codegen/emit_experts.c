@@ -9,17 +9,9 @@
 
 #include <string.h>
 
-static int axis_at(const nd_ref *r, const nd_axis *x)
-{
-    for (int i = 0; i < r->rank; i++)
-        if (r->axis[i] == x)
-            return i;
-    return -1;
-}
-
 static const char *stride(cg_fn *f, const nd_ref *r, const nd_axis *x)
 {
-    int i = axis_at(r, x);
+    int i = nd_ref_axis(r, x);
     nd_len none = {0};
     return cg_len(f, i < 0 ? &none : &r->stride[i]);
 }
@@ -35,7 +27,7 @@ static const char *length(cg_fn *f, const nd_ref *r, nd_axis *const *axes,
 {
     nd_len l = {.k = 1};
     for (int i = 0; i < n; i++)
-        nd_len_mul(f->g->c, &l, r->ext[axis_at(r, axes[i])]);
+        nd_len_mul(f->g->c, &l, r->ext[nd_ref_axis(r, axes[i])]);
     return cg_len(f, &l);
 }
 
@@ -48,7 +40,7 @@ static const char *rows_text(cg_fn *f, nd_axis *const *axes, int naxes,
     nd_buf part[4] = {{.arena = a}, {.arena = a}, {.arena = a}, {.arena = a}};
     int n = 0;
     for (int i = 0; i < naxes; i++) {
-        int ext = id->ext[axis_at(id, axes[i])];
+        int ext = id->ext[nd_ref_axis(id, axes[i])];
         if (f->g->c->exts.v[ext].fixed == 1)
             continue;
         const char *sep = n++ ? ", " : "";
@@ -71,7 +63,7 @@ static const char *groups_text(cg_fn *f, const nd_op *op, const nd_ref *x,
     nd_axis *in[ND_MAX_RANK], *out[ND_MAX_RANK];
     int nin = nd_group_axes(op, true, in), nout = nd_group_axes(op, false, out);
     nd_dtype t = op->in[0]->type.dtype;
-    int a = axis_at(w, op->axes[0]);
+    int a = nd_ref_axis(w, op->axes[0]);
     return nd_fmt(f->g->a, "&(ndrt_groups){%s, %s, %s, %s, %s, %s, %s, %s, %s, "
                   "%s}", nd_is_narrow(t) ? width[t] : "NDRT_W32",
                   cg_start(f, w->ext[a]), cg_count(f, w->ext[a]),
@@ -122,7 +114,8 @@ void cg_travel(cg_fn *f, nd_op *op)
     nd_ref_of(c, op->out[0], &y);
     const nd_ref *here = go ? &x : &y, *there = go ? &y : &x;
     nd_axis *row[ND_MAX_RANK];
-    int n = nd_travel_axes(op, row), ext = there->ext[axis_at(there, routed)];
+    int n = nd_travel_axes(op, row);
+    int ext = there->ext[nd_ref_axis(there, routed)];
     nd_dtype t = op->in[0]->type.dtype;
     cg_line(f, "%s(r, &(ndrt_travel){%s, %s, %lld, %lld, %s, %zu, %s}, %s, %s, "
             "%s, %s);", go ? "ndrt_dispatch" : "ndrt_combine",
@@ -160,7 +153,7 @@ void cg_arrivals(cg_fn *f, const nd_kernels *list)
         nd_table_put(&told, a, a);
         nd_ref_of(c, ids, &r);
         f->uses_rank = true;
-        int ext = r.ext[axis_at(&r, a)];
+        int ext = r.ext[nd_ref_axis(&r, a)];
         cg_line(f, "ndrt_arrived(r, %s, %lld, %s);", cg_ext(f->g, ext),
                 (long long)c->exts.v[ext].max,
                 cg_pointer_to(f, &r, false)->name);

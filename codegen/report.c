@@ -14,7 +14,7 @@ typedef struct report {
     nd_comm_rows rows;
 } report;
 
-const char *cg_size_text(nd_arena *a, double n)
+static const char *size_text(nd_arena *a, double n)
 {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
@@ -78,7 +78,7 @@ static void report_messages(report *r, int stage)
         const nd_comm_row *t = &sums.v[i];
         nd_putf(r->b, "    %-10s  %-14s over %-10s %6lld x  %10s\n", t->when,
                 t->name, cg_mesh_text(r->m, t->mesh), (long long)t->calls,
-                cg_size_text(r->a, (double)t->bytes));
+                size_text(r->a, (double)t->bytes));
     }
     if (!sums.n)
         nd_put(r->b, "    none\n");
@@ -180,7 +180,7 @@ static void report_stage(report *r, int s)
     nd_put(r->b, "  memory of one rank\n");
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         nd_putf(r->b, "    %-10s %12s  %15s bytes\n", part[i].name,
-                cg_size_text(r->a, (double)part[i].bytes),
+                size_text(r->a, (double)part[i].bytes),
                 cg_commas(r->a, (int64_t)part[i].bytes));
     nd_put(r->b, "  messages that one rank sends per step\n");
     report_messages(r, s);

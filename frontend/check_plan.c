@@ -334,7 +334,7 @@ static void clamp_microbatches(ck *c)
     }
     if (!s)
         return;
-    const nd_rule *r = ck_rule_of(p, s);
+    const nd_rule *r = nd_rule_of(p, s);
     int64_t rows = nd_extent_max(&c->m->mesh, s->size,
                                  r ? r->mesh : (nd_cut){0});
     if (p->microbatches > rows) {
@@ -429,12 +429,11 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
 
 static void check_ranks(ck *c)
 {
-    int64_t n = 1;
+    double n = 1;                    /* seven axes of 65536 */
     for (int i = 0; i < c->m->mesh.micro; i++)
         n *= c->m->mesh.size[i];
     if (n > 65536)
-        ck_say(c, c->m->plan.loc, "a mesh of %lld ranks; at most 65536",
-               (long long)n);
+        ck_say(c, c->m->plan.loc, "a mesh of %.0f ranks; at most 65536", n);
 }
 
 void ck_plan(ck *c, const ast_decl *d)

@@ -77,14 +77,6 @@ static bool any_follows(ck *c, const nd_rule *r, nd_loc scope_at)
 
 /* ---- shard --------------------------------------------------------------- */
 
-const nd_rule *ck_rule_of(const nd_plan *p, const nd_axis *a)
-{
-    for (int i = 0; i < p->rules.n; i++)
-        if (p->rules.v[i].axis == a && p->rules.v[i].scope == SCOPE_ALL)
-            return &p->rules.v[i];
-    return NULL;
-}
-
 static bool same_scope(const nd_rule *a, const nd_rule *b)
 {
     return a->scope == b->scope &&
@@ -176,6 +168,7 @@ void ck_shard(ck *c, const ast_pent *e)
 void ck_zero(ck *c, const ast_pent *e)
 {
     nd_plan *p = &c->m->plan;
+    uint32_t mesh = 0;
     int64_t level;
     p->zero_loc = e->loc;
     if (!ck_cfg_int(c, e->value, 0, &level))
@@ -193,8 +186,12 @@ void ck_zero(ck *c, const ast_pent *e)
             ck_say(c, e->names->v[i].loc, "`%s` holds the pipeline "
                    "stages; their states differ already",
                    e->names->v[i].s);
-        p->zero_mesh |= 1u << k;
+        if (mesh >> k & 1)
+            ck_say(c, e->names->v[i].loc, "the mesh axis `%s` stands twice in "
+                   "this line", e->names->v[i].s);
+        mesh |= 1u << k;
     }
+    p->zero_mesh = mesh;
 }
 
 /* A mesh axis is given to `zero` or to scoped rules. */

@@ -581,7 +581,6 @@ nd_axis *ck_model_axis(ck *c, ast_name n);
 void ck_shard(ck *c, const ast_pent *e);
 void ck_zero(ck *c, const ast_pent *e);
 void ck_scopes(ck *c);               /* once all lines are read */
-const nd_rule *ck_rule_of(const nd_plan *p, const nd_axis *a);
 
 /* check_context.c */
 void ck_context(ck *c, const ast_pent *e);

@@ -54,13 +54,15 @@ static void judge(const vf_request *q, bool keep_sizes, verdict *v)
 {
     *v = (verdict){0};
     nd_module *m = vf_compile(q, &q->front, "all", &v->why);
-    if (!m || !m->loss) {
+    if (!m) {
         v->refused = true;
-        if (m)
-            v->why = "ndc: error: the model returns no loss: there is nothing "
-                     "to train\n";
-        if (m)
-            nd_ctx_free(m->ctx);
+        return;
+    }
+    if (!m->loss) {
+        v->refused = true;
+        v->why = "ndc: error: the model returns no loss: there is nothing to "
+                 "train\n";
+        nd_ctx_free(m->ctx);
         return;
     }
     int ranks = nd_mesh_ranks(&m->mesh);

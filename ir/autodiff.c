@@ -84,7 +84,7 @@ static bool spread(nd_ad *d, nd_block *b)
             continue;
         }
         bool on = op->kind == OP_PARAM &&
-                  !nd_param_of(d->m, op->out[0])->frozen;
+                  !nd_param_of(op->out[0])->frozen;
         for (int k = 0; k < op->nin; k++)
             on |= d->active[op->in[k]->mark];
         if (op->kind == OP_STOP_GRAD)
@@ -198,7 +198,7 @@ void nd_ad_add(nd_ad *d, nd_value *v, nd_value *g)
     g = fit(d, g, v);
     if (!g)
         return;
-    nd_param *p = nd_param_of(d->m, v);
+    nd_param *p = nd_param_of(v);
     if (p) {
         nd_accumulate(&d->b, p, g);
         return;
@@ -230,7 +230,7 @@ static bool inside(const nd_block *b, const nd_block *outer)
 static void capture(nd_ad *d, nd_value *v)
 {
     if (inside(nd_block_of(v), d->block) || !d->active[v->mark] ||
-        nd_param_of(d->m, v))
+        nd_param_of(v))
         return;
     for (int j = 0; j < d->captured.n; j++)
         if (d->captured.v[j] == v)
@@ -346,6 +346,24 @@ static void move_to_end(nd_block *b, nd_op *op)
     b->ops.v[at] = op;
 }
 
+/* What the body gives nothing has no gradient: that is less than a zero, which
+ * the level above could not tell from a sum over rows. */
+static void add_above(nd_ad *up, nd_ad *d, const int *carry, int ncarry)
+{
+    const nd_op *r = d->fwd;
+    for (int i = 0; i < ncarry; i++)
+        if (d->adj[r->body->args.v[carry[i]]->mark])
+            nd_ad_add(up, r->in[carry[i]], d->bwd->out[i]);
+    for (int i = 0; i < d->captured.n; i++)
+        if (d->captured_adj.v[i])
+            nd_ad_add(up, d->captured.v[i], d->bwd->out[ncarry + i]);
+    for (int i = r->ncarry; i < r->nin; i++) {
+        nd_value *g = d->adj[r->body->args.v[i]->mark];
+        if (g)
+            nd_ad_add(up, r->in[i], nd_repeat_stack(d->m, d->bwd, g));
+    }
+}
+
 static void backward_repeat(nd_ad *up, nd_op *r)
 {
     nd_arena *a = up->m->ctx->arena;
@@ -400,20 +418,7 @@ static void backward_repeat(nd_ad *up, nd_op *r)
     nd_repeat_yield(d.m, d.bwd, next);
     move_to_end(up->b.block, d.bwd);
     give_back(up, &d, d.bwd->out + n - nrolled);
-
-    /* What the body gives nothing has no gradient: that is less than a zero,
-     * which the level above could not tell from a sum over rows. */
-    for (int i = 0; i < ncarry; i++)
-        if (d.adj[r->body->args.v[carry[i]]->mark])
-            nd_ad_add(up, r->in[carry[i]], d.bwd->out[i]);
-    for (int i = 0; i < d.captured.n; i++)
-        if (d.captured_adj.v[i])
-            nd_ad_add(up, d.captured.v[i], d.bwd->out[ncarry + i]);
-    for (int i = r->ncarry; i < r->nin; i++) {
-        nd_value *g = d.adj[r->body->args.v[i]->mark];
-        if (g)
-            nd_ad_add(up, r->in[i], nd_repeat_stack(d.m, d.bwd, g));
-    }
+    add_above(up, &d, carry, ncarry);
 }
 
 /* ---- blocks -------------------------------------------------------------- */

@@ -12,12 +12,14 @@ typedef struct search {
     nd_range r;
 } search;
 
-/* Does a gather put the elements along an axis in another order, as zigzag
- * does? One that picks some of them computes an index: that is not direct. */
+/* Does a gather put the elements along an axis in another order, along a twin
+ * of it, as zigzag does? One that picks some of them computes an index: that is
+ * not direct. */
 static bool reorders(const nd_op *op)
 {
     const nd_type *index = &op->in[1]->type;
     return op->kind == OP_GATHER && index->rank == 1 &&
+           index->axis[0]->like == op->axes[0] &&
            index->axis[0]->size == op->axes[0]->size;
 }
 

@@ -210,6 +210,8 @@ int nd_axis_at(const nd_type *t, const nd_axis *a);   /* position or -1 */
 int64_t nd_numel(const nd_type *t);                   /* global elements */
 uint32_t nd_cut_bits(nd_cut c);           /* the mesh axes of one cut */
 uint32_t nd_cut_mask(const nd_type *t);   /* mesh axes that cut any axis */
+nd_cut nd_cut_at(const nd_type *t, const nd_axis *a);  /* none: no such axis */
+int nd_cut_by(const nd_type *t, int mesh);    /* position of the axis, or -1 */
 void nd_drop_axis(nd_type *t, int i);     /* removes axis number i */
 bool nd_same_axes(const nd_type *a, const nd_type *b);  /* and same order */
 bool nd_cut_eq(nd_cut a, nd_cut b);
@@ -413,6 +415,10 @@ typedef struct nd_plan {
     bool require_even;               /* sizes that do not divide are errors */
     nd_loc loc, pipe_loc, micro_loc, zero_loc;
 } nd_plan;
+/* plan.c. The rule that cuts all values along an axis, or NULL: its own; and,
+ * if it has none, that of what it follows. */
+const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a);
+const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a);
 
 /* ---- the pipelined program: what each stage runs, in which order --------- */
 
@@ -616,8 +622,8 @@ nd_value *nd_repeat_scan(nd_module *m, nd_op *r, nd_value *x);  /* body arg */
 nd_value *nd_repeat_stack(nd_module *m, nd_op *r, nd_value *y);
 void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next);
 
-nd_param *nd_param_of(nd_module *m, const nd_value *v);  /* v is the whole
-                                      param or its slice in a body; or NULL */
+/* The parameter that v is, the whole of it or its slice in a body; or NULL. */
+nd_param *nd_param_of(const nd_value *v);
 /* Where a layer's index stands unless the program says otherwise: behind the
  * part of the name that is called like its axis, else behind the first. */
 int nd_layer_at(const nd_param *p, const nd_axis *a);

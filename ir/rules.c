@@ -419,19 +419,13 @@ static const char *rule_gather(nd_module *m, const nd_op *op, nd_type *out)
 
 /* ---- experts ------------------------------------------------------------- */
 
-static nd_cut cut_at(const nd_type *t, const nd_axis *a)
-{
-    int i = nd_axis_at(t, a);
-    return i < 0 ? (nd_cut){0} : t->cut[i];
-}
-
 /* The mesh axis (a bit) along which each row is with the rank that holds its
  * part of `a`: there, no rank has a part of what belongs to another. */
 static const char *met_over(nd_module *m, const nd_type *rows, nd_axis *a,
                             nd_cut cut, uint32_t *met)
 {
     nd_axis *r = nd_routed_axis(rows);
-    *met = !r ? 0 : nd_cut_bits(cut_at(rows, r)) & 1u << r->route->over;
+    *met = !r ? 0 : nd_cut_bits(nd_cut_at(rows, r)) & 1u << r->route->over;
     if (*met && (r->route->experts != a || nd_cut_bits(cut) != *met))
         return nd_fmt(m->ctx->arena, "the rows of %s are with the ranks that "
                       "hold their %s, which is cut in another way here",
@@ -476,7 +470,7 @@ static const char *rule_grouped(nd_module *m, const nd_op *op, nd_type *out)
     }
     if (summed + 1 != op->naxes)
         return wrong(m, "rows and groups do not fit", &rows, w);
-    nd_cut cut = cut_at(w, op->axes[0]);
+    nd_cut cut = nd_cut_at(w, op->axes[0]);
     uint32_t met = 0;
     why = met_over(m, &rows, op->axes[0], cut, &met);
     uint32_t sum = nd_cut_bits(cut) & ~met;

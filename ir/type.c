@@ -110,6 +110,20 @@ uint32_t nd_cut_mask(const nd_type *t)
     return mask;
 }
 
+nd_cut nd_cut_at(const nd_type *t, const nd_axis *a)
+{
+    int i = nd_axis_at(t, a);
+    return i < 0 ? (nd_cut){0} : t->cut[i];
+}
+
+int nd_cut_by(const nd_type *t, int mesh)
+{
+    for (int i = 0; i < t->rank; i++)
+        if (nd_cut_bits(t->cut[i]) >> mesh & 1)
+            return i;
+    return -1;
+}
+
 void nd_drop_axis(nd_type *t, int i)
 {
     t->rank--;

@@ -22,10 +22,9 @@ static const nd_value *behind(const nd_value *v)
                                        : v->owner->parent->in[v->index];
 }
 
-nd_param *nd_param_of(nd_module *m, const nd_value *v)
+nd_param *nd_param_of(const nd_value *v)
 {
     const nd_value *outer;
-    (void)m;
     while ((outer = behind(v)) && v->index >= v->owner->parent->ncarry)
         v = outer;
     if (!v->def || v->def->kind != OP_PARAM)
@@ -41,7 +40,7 @@ bool nd_is_weight_copy(const nd_value *v)
                       v->def->kind == OP_STOP_GRAD ||
                       nd_has_trait(v->def, 'k')))
         v = v->def->in[0];
-    return nd_param_of(NULL, v) != NULL;
+    return nd_param_of(v) != NULL;
 }
 
 int nd_layer_at(const nd_param *p, const nd_axis *a)

@@ -54,6 +54,13 @@ uint32_t nd_matrix_cut(const nd_param *p)
     return mask;
 }
 
+uint32_t nd_tied_stages(const nd_module *m, const nd_bucket *b)
+{
+    bool piped = m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1;
+    bool several = b->stages & (b->stages - 1);
+    return several && !piped ? b->stages : 0;
+}
+
 static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
 {
     uint32_t micro = 1u << c->m->mesh.micro;
@@ -76,15 +83,6 @@ static bool same_kind(const nd_bucket *a, const nd_bucket *b)
     return a->sum == b->sum && a->cut == b->cut && a->zero == b->zero &&
            a->stages == b->stages && a->decay == b->decay &&
            a->frozen == b->frozen && a->muon == b->muon;
-}
-
-static int size_of(const nd_mesh *m, uint32_t mask)
-{
-    int n = 1;
-    for (int i = 0; i < m->n; i++)
-        if (mask >> i & 1)
-            n *= m->size[i];
-    return n;
 }
 
 void nd_buckets(nd_code *c)
@@ -113,6 +111,6 @@ void nd_buckets(nd_code *c)
     }
     for (int j = 0; j < c->mem.buckets.n; j++) {
         nd_bucket *b = &c->mem.buckets.v[j];
-        b->n = up(b->n, ALIGN * (size_t)size_of(&c->m->mesh, b->zero));
+        b->n = up(b->n, ALIGN * (size_t)nd_group_size(&c->m->mesh, b->zero));
     }
 }

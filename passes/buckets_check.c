@@ -89,7 +89,7 @@ static bool check_member(nd_code *c, int j, int k, uint32_t holders)
     if (b->stages != holders)
         return wrong(c, p, j, "other stages hold the parameter");
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
-        b->stages != (1u << m->program->nstages) - 1)
+        b->stages != UINT32_MAX >> (32 - m->program->nstages))
         return wrong(c, p, j, "a stage lacks its layers");
     if (b->zero & ~zero)
         return wrong(c, p, j, "shares its state over mesh axes that the plan "
@@ -111,11 +111,43 @@ static bool check_member(nd_code *c, int j, int k, uint32_t holders)
 static bool check_parts(nd_code *c, int j)
 {
     const nd_bucket *b = &c->mem.buckets.v[j];
-    size_t parts = 1;
-    for (int i = 0; i < c->m->mesh.n; i++)
-        if (b->zero >> i & 1)
-            parts *= (size_t)c->m->mesh.size[i];
+    size_t parts = (size_t)nd_group_size(&c->m->mesh, b->zero);
     return b->n % parts == 0 || wrong(c, NULL, j, "the parts are unequal");
+}
+
+typedef struct lengths {
+    int64_t least, most;
+} lengths;
+
+static void see_length(lengths *l, int64_t n)
+{
+    l->most = n > l->most ? n : l->most;
+    l->least = n < l->least ? n : l->least;
+}
+
+/* The lengths into which member `j` of the cut, and those behind it, cut n
+ * elements: the first pieces are one longer, if there are any. */
+static void see_pieces(const nd_mesh *m, const nd_ext *e, int j, int64_t n,
+                       lengths *l)
+{
+    if (j == e->cut.n) {
+        see_length(l, n);
+        return;
+    }
+    int64_t parts = m->size[e->cut.m[j]];
+    if (n % parts)
+        see_pieces(m, e, j + 1, n / parts + 1, l);
+    see_pieces(m, e, j + 1, n / parts, l);
+}
+
+static lengths lengths_of(const nd_module *m, const nd_ext *e)
+{
+    lengths l = {INT64_MAX, 0};
+    for (int s = 0; e->piped && s < m->program->nstages; s++)
+        see_length(&l, m->program->stage[s].hi - m->program->stage[s].lo);
+    if (!e->piped)
+        see_pieces(&m->mesh, e, 0, e->axis->size, &l);
+    return l;
 }
 
 bool nd_extents_check(nd_code *c)
@@ -123,21 +155,8 @@ bool nd_extents_check(nd_code *c)
     const nd_module *m = c->m;
     for (int i = 0; i < c->exts.n; i++) {
         const nd_ext *e = &c->exts.v[i];
-        int64_t most = 0, least = INT64_MAX;
-        for (int r = 0; r < nd_mesh_ranks(&m->mesh) * m->program->nmicro; r++) {
-            int coord[ND_MAX_MESH];
-            int64_t off, n;
-            nd_mesh_coords(&m->mesh, r / m->program->nmicro, coord);
-            coord[m->mesh.micro] = r % m->program->nmicro;
-            nd_extent(&m->mesh, e->axis->size, e->cut, coord, &off, &n);
-            if (e->piped) {
-                const nd_stage *s =
-                    &m->program->stage[coord[m->mesh.pipe]];
-                n = s->hi - s->lo;
-            }
-            most = n > most ? n : most;
-            least = n < least ? n : least;
-        }
+        lengths l = lengths_of(m, e);
+        int64_t most = l.most, least = l.least;
         /* How many rows travel is known at run time only. */
         bool even = least == most && !e->axis->route;
         if (e->max != most || (e->fixed >= 0 && (!even || e->fixed != most))) {

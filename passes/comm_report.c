@@ -158,20 +158,12 @@ static const char *name_bucket(lister *l, const nd_bucket *b)
     return more ? nd_fmt(l->c->a, "%s and %d more", first, more) : first;
 }
 
-/* Copies on several stages; a bucket that the pipeline cuts has none. */
-static uint32_t tied_stages(const lister *l, const nd_bucket *b)
-{
-    int pipe = l->m->mesh.pipe;
-    return pipe >= 0 && !(b->cut >> pipe & 1) && (b->stages & (b->stages - 1))
-               ? b->stages : 0;
-}
-
-/* The group of those stages, which need not be all: the members are counted
- * here and the axis only names them. */
+/* The group of the stages that hold copies, which need not be all: the members
+ * are counted here and the axis only names them. */
 static void push_tied(lister *l, const nd_bucket *b, const char *what,
                       int64_t words)
 {
-    uint32_t stages = tied_stages(l, b);
+    uint32_t stages = nd_tied_stages(l->m, b);
     int n = 0, me = 0;
     if (!stages)
         return;

@@ -33,27 +33,23 @@ void cx_first_rule(nd_module *m, nd_rule r)
     m->plan.rules.v[0] = r;
 }
 
-static bool has_rule(const nd_module *m, const nd_axis *a)
-{
-    for (int i = 0; i < m->plan.rules.n; i++)
-        if (m->plan.rules.v[i].axis == a &&
-            m->plan.rules.v[i].scope == SCOPE_ALL)
-            return true;
-    return false;
-}
-
 const nd_axis *cx_root(const nd_module *m, const nd_axis *a)
 {
-    while (a->like && !has_rule(m, a))
+    while (a->like && !nd_rule_of(&m->plan, a))
         a = a->like;
     return a;
 }
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* Why keys cannot move in a ring, or NULL. */
-static const char *against_ring(const nd_module *m, const cx_region *r)
+/* Why keys cannot move in a ring, or NULL. Blocks take one more axis, chunks
+ * up to three. */
+static const char *against_ring(const nd_module *m, const cx_region *r,
+                                const nd_context *ask)
 {
+    if (r->axes + (ask && ask->zigzag ? 3 : 1) > ND_MAX_RANK)
+        return nd_fmt(m->ctx->arena, "with those of a ring there are more "
+                      "than %d axes", ND_MAX_RANK);
     const nd_axis *uneven = r->query->size % r->n ? r->query
                             : r->key->size % r->n ? r->key : NULL;
     if (uneven)
@@ -96,11 +92,12 @@ typedef struct choice {
     nd_axis *heads;
 } choice;
 
-static choice cheapest(const nd_module *m, const cx_region *r)
+static choice cheapest(const nd_module *m, const cx_region *r,
+                       const nd_context *ask)
 {
     nd_arena *a = m->ctx->arena;
     choice c = {.form = CONTEXT_RING, .heads = cx_heads_of(m, r)};
-    const char *no_ring = against_ring(m, r);
+    const char *no_ring = against_ring(m, r, ask);
     double ring = ring_bytes(m, r), heads = heads_bytes(m, r);
     const char *sent = nd_fmt(a, "a rank sends %.0f bytes forward, with "
                               "all_to_all %.0f", ring, heads);
@@ -130,9 +127,9 @@ static choice choose(const nd_module *m, const cx_region *r,
                      const nd_context *ask)
 {
     if (!ask || ask->form == CONTEXT_AUTO)
-        return cheapest(m, r);
+        return cheapest(m, r, ask);
     choice c = {ask->form, "as the plan says", cx_heads_of(m, r)};
-    const char *no_ring = against_ring(m, r);
+    const char *no_ring = against_ring(m, r, ask);
     if (c.form == CONTEXT_ALL_TO_ALL && !c.heads) {
         nd_error(m->ctx, ask->loc, "no axis of heads: all_to_all cuts an axis "
                  "that queries, keys, values and scores have");
@@ -202,7 +199,7 @@ static void block(cx *c, nd_block *b)
         cx_region r;
         if (op->body)
             block(c, op->body);
-        else if (cx_match(c->m, op, &r)) {
+        else if (cx_match(c->m, &c->readers_of, op, &r)) {
             region(c, &r);
             while (b->ops.v[i] != op)
                 i++;
@@ -221,7 +218,7 @@ static void find_causal(cx *c, nd_block *b)
         cx_region r;
         if (op->body)
             find_causal(c, op->body);
-        else if (cx_match(c->m, op, &r)) {
+        else if (cx_match(c->m, &c->readers_of, op, &r)) {
             const nd_context *ask = asked_for(&c->m->plan, r.mesh);
             const nd_axis *root = cx_root(c->m, r.query);
             for (int k = 0; k < r.row.n; k++)
@@ -269,7 +266,8 @@ static void check_asked(const cx *c)
         nd_error(m->ctx, x->loc, "no attention has both its queries and its "
                  "keys cut by `%s`", cp);
         nd_note(m->ctx, x->loc, "with `axis key = seq`, the rule seq -> %s "
-                "cuts both, unless another rule takes `%s` first", cp, cp);
+                "cuts both, unless it names other mesh axes too or another "
+                "rule takes `%s` first", cp, cp);
     }
 }
 
@@ -297,7 +295,10 @@ bool pass_context(nd_module *m, const nd_options *o)
     if (m->state & ND_HAS_GRADS)
         return true;
     nd_clear_marks(m);
+    cx_find_readers(m, &c.readers_of);
     zigzag(&c);
+    if (c.changed)
+        cx_find_readers(m, &c.readers_of);
     block(&c, m->step);
     check_asked(&c);
     settle(&c);

@@ -20,6 +20,7 @@ typedef struct cx_region {
     bool guarded;                    /* a row with S = 0 gives 0 */
     nd_axis *query, *key;
     int mesh, n;                     /* what cuts both, its size */
+    int axes;                        /* the most that one op has together */
     bool causal;                     /* a key behind its query is hidden */
     bool zigzag;                     /* and chunks are in balance */
     cx_values inside;                /* with both axes, from X to A */
@@ -31,7 +32,11 @@ typedef struct cx_region {
 
 /* context_match.c: is this contract the last op of such a region, and does the
  * plan cut its two axes by one mesh axis? */
-bool cx_match(nd_module *m, nd_op *op, cx_region *r);
+bool cx_match(nd_module *m, const nd_table *readers_of, nd_op *op,
+              cx_region *r);
+/* Who reads each value now. Rewriting a region adds no readers to values of
+ * another one. */
+void cx_find_readers(nd_module *m, nd_table *readers_of);
 bool cx_has(const nd_value *v, const nd_axis *a);
 bool cx_holds(const cx_values *list, const nd_value *v);
 
@@ -46,6 +51,7 @@ typedef struct cx {
     nd_table heads;                  /* axis -> its twin that cp cuts too */
     nd_table causal;                 /* the attentions that are in balance */
     nd_table rows;                   /* sums and maxima of all attentions */
+    nd_table readers_of;             /* value -> the ops that read it */
     const nd_axis *root[ND_MAX_MESH];    /* the axis in zigzag order */
     const char *no_zigzag[ND_MAX_MESH];
 } cx;

@@ -132,28 +132,45 @@ static bool runs_along(const nd_op *op, const cx_region *r)
     return false;
 }
 
-/* Made of parameters and of what is free: it does not grow with what moves. */
-static bool stands_still(nd_module *m, const nd_value *v)
+/* Made of parameters and of what is free: it does not grow with what moves.
+ * `seen` are values that were asked about. */
+static bool stands_still(nd_module *m, nd_table *seen, nd_value *v)
 {
-    if (nd_is_free(v) || nd_param_of(m, v))
+    if (nd_is_free(v) || nd_param_of(v) || nd_table_get(seen, v))
         return true;
     if (!v->def || !v->def->nin || v->def->body)
         return false;
     for (int i = 0; i < v->def->nin; i++)
-        if (!stands_still(m, v->def->in[i]))
+        if (!stands_still(m, seen, v->def->in[i]))
             return false;
+    nd_table_put(seen, v, v);
     return true;
 }
 
 /* A value with both axes that a rank has for its queries and all keys: no op
  * of the region makes it hop by hop. Random numbers count all keys. */
-static bool is_given(nd_module *m, const cx_region *r, const nd_value *v)
+static bool is_given(nd_module *m, const cx_region *r, nd_value *v)
 {
+    nd_table seen = {.arena = m->ctx->arena};
     const nd_op *op = v->def;
     if (!op || op->kind == OP_PARAM || op->kind == OP_INPUT ||
         op->kind == OP_RANDOM || op->kind == OP_NORMAL)
         return true;
-    return runs_along(op, r) && stands_still(m, v);
+    return runs_along(op, r) && stands_still(m, &seen, v);
+}
+
+/* Axes of an op's operands together. */
+static void count_axes(cx_region *r, const nd_op *op)
+{
+    int n = 0;
+    for (int i = 0; i < op->nin; i++)
+        for (int k = 0; k < op->in[i]->type.rank; k++) {
+            bool seen = false;
+            for (int j = 0; j < i; j++)
+                seen |= cx_has(op->in[j], op->in[i]->type.axis[k]);
+            n += !seen;
+        }
+    r->axes = n > r->axes ? n : r->axes;
 }
 
 static void collect(nd_module *m, cx_region *r, nd_value *v)
@@ -169,6 +186,7 @@ static void collect(nd_module *m, cx_region *r, nd_value *v)
     }
     ND_PUSH(m->ctx->arena, &r->inside, v);
     nd_op *op = v->def;
+    count_axes(r, op);
     if (op->kind == OP_REPEAT || (runs_along(op, r) && v != r->p))
         r->no_ring = nd_fmt(m->ctx->arena, "`%s` runs along `%s` or `%s`",
                             nd_op_name(op), r->query->name, r->key->name);
@@ -200,42 +218,78 @@ static bool is_causal(const cx_region *r)
 
 /* ---- nobody else reads it ------------------------------------------------ */
 
+/* An op that reads a value; NULL: a body yields it. */
+typedef struct reader {
+    const nd_op *op;
+    struct reader *next;
+} reader;
+
 typedef struct readers {
-    const cx_region *r;
-    nd_table inside;
-    const nd_value *read;
+    nd_arena *arena;
+    nd_table *of;                    /* value -> its readers */
 } readers;
 
-static void look(nd_op *op, void *user)
+static void add_reader(readers *u, nd_value *v, const nd_op *op)
 {
-    readers *u = user;
-    bool mine = op == u->r->attend;
-    for (int i = 0; i < op->nout; i++)
-        mine |= nd_table_get(&u->inside, op->out[i]) != NULL;
-    for (int i = 0; i < op->nin && !mine; i++)
-        if (nd_table_get(&u->inside, op->in[i]))
-            u->read = op->in[i];
+    reader *r = ND_NEW(u->arena, reader);
+    *r = (reader){op, nd_table_get(u->of, v)};
+    nd_table_put(u->of, v, r);
+}
+
+static void note_readers(nd_op *op, void *user)
+{
+    for (int i = 0; i < op->nin; i++)
+        add_reader(user, op->in[i], op);
     for (int i = 0; op->body && i < op->body->yields.n; i++)
-        if (nd_table_get(&u->inside, op->body->yields.v[i]))
-            u->read = op->body->yields.v[i];
+        add_reader(user, op->body->yields.v[i], NULL);
+}
+
+void cx_find_readers(nd_module *m, nd_table *readers_of)
+{
+    *readers_of = (nd_table){.arena = m->ctx->arena};
+    readers u = {.arena = m->ctx->arena, .of = readers_of};
+    nd_walk(m->step, note_readers, &u);
+}
+
+static bool makes_any(const nd_op *op, const nd_table *values)
+{
+    for (int i = 0; i < op->nout; i++)
+        if (nd_table_get(values, op->out[i]))
+            return true;
+    return false;
+}
+
+/* Do ops read v that are not of the region? */
+static bool read_elsewhere(const cx_region *r, const nd_table *readers_of,
+                           const nd_table *inside, const nd_value *v)
+{
+    for (const reader *u = nd_table_get(readers_of, v); u; u = u->next)
+        if (!u->op || (u->op != r->attend && !makes_any(u->op, inside)))
+            return true;
+    return false;
 }
 
 /* Who else needs the scores has them whole already. */
-static void check_readers(nd_module *m, cx_region *r)
+static void check_readers(nd_module *m, cx_region *r,
+                          const nd_table *readers_of)
 {
-    readers u = {.r = r, .inside = {.arena = m->ctx->arena}};
+    nd_table inside = {.arena = m->ctx->arena};
+    cx_values all = {0};
     for (int i = 0; i < r->inside.n; i++)
         if (!nd_is_free(r->inside.v[i]))
-            nd_table_put(&u.inside, r->inside.v[i], r->inside.v[i]);
+            ND_PUSH(m->ctx->arena, &all, r->inside.v[i]);
     for (int i = 0; i < r->row.n; i++)
-        nd_table_put(&u.inside, r->row.v[i], r->row.v[i]);
-    nd_walk(m->step, look, &u);
-    if (u.read)
-        r->no_ring = nd_fmt(m->ctx->arena, "its `%s` is used elsewhere too",
-                            u.read->name);
+        ND_PUSH(m->ctx->arena, &all, r->row.v[i]);
+    for (int i = 0; i < all.n; i++)
+        nd_table_put(&inside, all.v[i], all.v[i]);
+    for (int i = 0; i < all.n && !r->no_ring; i++)
+        if (read_elsewhere(r, readers_of, &inside, all.v[i]))
+            r->no_ring = nd_fmt(m->ctx->arena, "its `%s` is used elsewhere "
+                                "too", all.v[i]->name);
 }
 
-bool cx_match(nd_module *m, nd_op *op, cx_region *r)
+bool cx_match(nd_module *m, const nd_table *readers_of, nd_op *op,
+              cx_region *r)
 {
     if (op->kind != OP_CONTRACT || op->naxes != 1)
         return false;
@@ -244,13 +298,14 @@ bool cx_match(nd_module *m, nd_op *op, cx_region *r)
         if (!match_weights(r->a, r, 8) || r->key != op->axes[0] ||
             !match_axes(m, r))
             continue;
+        count_axes(r, op);
         collect_row(m, r, r->p->def->in[1]);
         collect_row(m, r, r->p->def->in[0]->def->in[0]->def->in[1]);
         collect(m, r, r->a);
         collect(m, r, r->v);
         r->causal = is_causal(r);
         if (!r->no_ring)
-            check_readers(m, r);
+            check_readers(m, r, readers_of);
         return true;
     }
     return false;

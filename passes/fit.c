@@ -34,15 +34,11 @@ static nd_axis *lead_of(nd_axis *a)
     return a;
 }
 
-/* The rule that says how `a` is cut, or -1. */
+/* The number of the rule that says how `a` is cut, or -1. */
 static int rule_of(const nd_module *m, const nd_axis *a)
 {
-    for (; a; a = a->like)
-        for (int i = 0; i < m->plan.rules.n; i++)
-            if (m->plan.rules.v[i].axis == a &&
-                m->plan.rules.v[i].scope == SCOPE_ALL)
-                return i;
-    return -1;
+    const nd_rule *r = nd_rule_over(&m->plan, a);
+    return r ? (int)(r - m->plan.rules.v) : -1;
 }
 
 static nd_cut real_cut(const nd_mesh *mesh, nd_cut cut)
@@ -161,15 +157,6 @@ static void say_uneven(fit *f, const use *u)
 
 /* ---- rules without effect ------------------------------------------------ */
 
-/* The axis of v that mesh axis k cuts. */
-static const nd_axis *cut_by(const nd_value *v, int k)
-{
-    for (int i = 0; i < v->type.rank; i++)
-        if (nd_cut_bits(v->type.cut[i]) >> k & 1)
-            return v->type.axis[i];
-    return NULL;
-}
-
 static void say_unused(fit *f, int i, int k)
 {
     nd_ctx *c = f->m->ctx;
@@ -185,7 +172,7 @@ static void say_unused(fit *f, int i, int k)
             "`%s`, another axis is cut over it already", mesh, name);
     nd_note(c, v->def->loc, "`%s` here is cut over `%s` along `%s`; put the "
             "rule for `%s` before that one, or give it another mesh axis",
-            v->name, mesh, cut_by(v, k)->name, name);
+            v->name, mesh, v->type.axis[nd_cut_by(&v->type, k)]->name, name);
 }
 
 static void say_rule(fit *f, int i)

@@ -27,20 +27,12 @@ int nd_group_axes(const nd_op *op, bool of_x, nd_axis **axes)
     return n;
 }
 
-static int place_in(const nd_ref *r, const nd_axis *a)
-{
-    for (int i = 0; i < r->rank; i++)
-        if (r->axis[i] == a)
-            return i;
-    return -1;
-}
-
 bool nd_group_nests(nd_code *c, const nd_op *op, bool of_x, const nd_ref *r)
 {
     nd_axis *axes[ND_MAX_RANK];
     int n = nd_group_axes(op, of_x, axes);
     for (int i = 0; i + 1 < n; i++) {
-        int out = place_in(r, axes[i]), in = place_in(r, axes[i + 1]);
+        int out = nd_ref_axis(r, axes[i]), in = nd_ref_axis(r, axes[i + 1]);
         if (out < 0 || in < 0)
             return false;
         nd_len step = r->stride[in];
@@ -79,7 +71,7 @@ bool nd_travel_nests(nd_code *c, const nd_op *op, const nd_ref *r)
     axes[0] = op->axes[0];
     nd_len step = {.k = 1};
     for (int i = n; i >= !back; i--) {
-        int at = place_in(r, axes[i]);
+        int at = nd_ref_axis(r, axes[i]);
         if (at < 0 || !nd_len_eq(&step, &r->stride[at]))
             return false;
         nd_len_mul(c, &step, r->ext[at]);

@@ -349,7 +349,7 @@ bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r)
     if (!v->def)
         return ref_of_arg(c, v, r);
     if (v->def->kind == OP_PARAM) {
-        *r = param_ref(c, nd_param_of(c->m, v), AT_WEIGHT);
+        *r = param_ref(c, nd_param_of(v), AT_WEIGHT);
         return true;
     }
     if (k == V_VIEW)

@@ -42,6 +42,14 @@ bool pass_schedule(nd_module *m, const nd_options *o);
  * travel to their experts and back. */
 void nd_route_experts(nd_module *m);
 
+/* ---- shard_store.c: how parameters are stored --------------------------- */
+
+/* Is a parameter stored in smaller pieces than its uses read? */
+bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
+/* The mesh axes that share a parameter's state, each a flat part of it, as far
+ * as its gradient is summed over them. */
+uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
+
 /* ---- mincut.c ----------------------------------------------------------- */
 
 typedef struct nd_mincut nd_mincut;
@@ -380,20 +388,21 @@ bool nd_loop_reads(nd_code *c, nd_kernel *k, nd_value *v);
 void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
-void nd_buckets(nd_code *c);         /* buckets.c */
-/* Is a parameter stored in smaller pieces than its uses read? */
-bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
-/* The mesh axes that share a parameter's state, each a flat part of it, as far
- * as its gradient is summed over them (shard_store.c). */
-uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
+void nd_memplan_new(nd_code *c);
+const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
+
+/* ---- buckets.c, buckets_check.c ------------------------------------------ */
+
+void nd_buckets(nd_code *c);
+/* The mesh axes that cut the matrices of a parameter, not only their list. */
+uint32_t nd_matrix_cut(const nd_param *p);
+/* The stages that hold copies of a bucket, or 0: one alone does, or each has
+ * layers of its own. */
+uint32_t nd_tied_stages(const nd_module *m, const nd_bucket *b);
 /* Is every parameter in the one bucket that does what its types demand? */
 bool nd_buckets_check(nd_code *c);
 /* Are the lengths of pieces, on every rank, as generated code assumes? */
 bool nd_extents_check(nd_code *c);
-/* The mesh axes that cut the matrices of a parameter, not only their list. */
-uint32_t nd_matrix_cut(const nd_param *p);
-void nd_memplan_new(nd_code *c);
-const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 
 /* ---- comm_report.c: what a rank sends in a step -------------------------- */
 

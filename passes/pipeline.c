@@ -108,7 +108,7 @@ static void check_holder(nd_op *op, void *user)
     bool piped = op == h->pp->fwd || op == h->pp->bwd;
     const nd_value *found = NULL;
     if (op->kind == OP_PARAM) {
-        const nd_param *p = nd_param_of(m, op->out[0]);
+        const nd_param *p = nd_param_of(op->out[0]);
         piped = p->nlayers && p->layer[0].axis == axis;
     }
     if (op->nout == 1 && nd_is_weight_copy(op->out[0]))

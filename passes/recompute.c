@@ -43,7 +43,7 @@ static bool product_of_activations(const remat *r, const nd_op *op)
     int64_t out = local_bytes(r->m, &op->out[0]->type);
     for (int i = 0; i < 2; i++) {
         const nd_value *x = op->in[i];
-        if (nd_param_of(r->m, x) || nd_is_weight_copy(x) ||
+        if (nd_param_of(x) || nd_is_weight_copy(x) ||
             local_bytes(r->m, &x->type) >= out)
             return false;
     }
@@ -81,7 +81,7 @@ static bool at_hand(const remat *r, const nd_value *v)
 {
     if (nd_block_of(v) != r->from)
         return true;
-    if (nd_param_of(r->m, v))
+    if (nd_param_of(v))
         return true;
     return v->def && (v->def->kind == OP_INPUT || v->def->phase == PH_PRE);
 }

@@ -33,7 +33,7 @@ static void add_axes(nd_sh_space *sp, const nd_type *t, const nd_axis *skip)
             add_axis(sp, t->axis[i]);
 }
 
-static nd_cut cut_of(const nd_sh_space *sp, const nd_axis *a)
+nd_cut nd_sh_cut_of(const nd_sh_space *sp, const nd_axis *a)
 {
     for (int i = 0; i < sp->n; i++)
         if (sp->axis[i] == a)
@@ -61,7 +61,7 @@ static void cut_major(const nd_sh *s, const nd_op *op, uint32_t taken,
                       nd_sh_space *sp)
 {
     const nd_axis *major = op->kind == OP_SPLIT ? op->to[0] : op->axes[0];
-    nd_cut cut = cut_of(sp, op->to[0]);
+    nd_cut cut = nd_sh_cut_of(sp, op->to[0]);
     for (int i = 0; i < sp->n && !cut.n; i++)
         if (sp->axis[i] == op->to[0]) {
             sp->axis[i] = op->axes[0];
@@ -113,7 +113,7 @@ static void keep_whole(const nd_sh *s, const nd_op *op, uint32_t taken,
         break;
     case OP_ROLL:
         if (nd_is_free(op->out[0]) ||
-            !one_per_rank(s->m, op->axes[0], cut_of(sp, op->axes[0])))
+            !one_per_rank(s->m, op->axes[0], nd_sh_cut_of(sp, op->axes[0])))
             set_cut(sp, op->axes[0], (nd_cut){0});
         break;
     case OP_SPLIT:
@@ -279,7 +279,7 @@ static uint32_t micro_through(const nd_module *m, const nd_op *op)
 static void set_cuts(nd_type *t, const nd_sh_space *sp)
 {
     for (int i = 0; i < t->rank; i++)
-        t->cut[i] = cut_of(sp, t->axis[i]);
+        t->cut[i] = nd_sh_cut_of(sp, t->axis[i]);
 }
 
 /* Where rows come from must be known: only what travels may be pending. */
@@ -299,13 +299,13 @@ static void computing_op(nd_sh *s, nd_sh_level *lv, nd_op *op)
         t.sum = ids_of_route(op, i) ? 0 : t.sum & through;
         t.max = 0;
         for (int k = 0; k < t.rank; k++)
-            t.cut[k] = cut_of(&sp, name_in_space(op, t.axis[k]));
+            t.cut[k] = nd_sh_cut_of(&sp, name_in_space(op, t.axis[k]));
         op->in[i] = nd_sh_convert(s, lv, op->in[i], &t);
     }
     s->space = NULL;
-    if (op->kind == OP_ROLL && cut_of(&sp, op->axes[0]).n) {
+    if (op->kind == OP_ROLL && nd_sh_cut_of(&sp, op->axes[0]).n) {
         op->kind = OP_SHIFT_RING;
-        op->mesh = 1u << cut_of(&sp, op->axes[0]).m[0];
+        op->mesh = 1u << nd_sh_cut_of(&sp, op->axes[0]).m[0];
     }
     for (int i = 0; i < op->nout; i++) {
         set_cuts(&op->out[i]->type, &sp);
@@ -450,9 +450,11 @@ static void unify_gradients(nd_sh *s)
 }
 
 /* Iterations are cut into pipeline stages, not by a shard rule. */
-static void check_rules(nd_op *op, void *user)
+static void check_repeat(nd_op *op, void *user)
 {
     nd_sh *s = user;
+    if (op->body)
+        nd_table_put(&s->repeated, op->axes[0], op);
     for (int i = 0; op->body && i < s->m->plan.rules.n; i++) {
         const nd_rule *r = &s->m->plan.rules.v[i];
         if (r->axis != op->axes[0] || s->failed)
@@ -482,9 +484,10 @@ static void check_room(nd_sh *s)
 bool pass_shard(nd_module *m, const nd_options *o)
 {
     (void)o;
-    nd_sh s = {.m = m, .graded = ND_NEWN(m->ctx->arena, bool, m->params.n),
+    nd_sh s = {.m = m, .repeated = {.arena = m->ctx->arena},
+               .graded = ND_NEWN(m->ctx->arena, bool, m->params.n),
                .summed = ND_NEWN(m->ctx->arena, uint32_t, m->params.n)};
-    nd_walk(m->step, check_rules, &s);
+    nd_walk(m->step, check_repeat, &s);
     check_room(&s);
     nd_clear_marks(m);
     nd_sh_find_partial(&s);

@@ -25,6 +25,7 @@ typedef struct nd_sh_space {
     nd_axis *axis[2 * ND_MAX_RANK];
     nd_cut cut[2 * ND_MAX_RANK];
 } nd_sh_space;
+nd_cut nd_sh_cut_of(const nd_sh_space *sp, const nd_axis *a);
 
 /* Bytes that move although other cuts would do: see shard_notes.c. */
 typedef struct nd_sh_note {
@@ -39,6 +40,7 @@ typedef struct nd_sh {
     nd_module *m;
     ND_VEC(nd_sh_info *) info;       /* by value mark */
     ND_VEC(nd_op *) accumulates;
+    nd_table repeated;               /* axes of repeats */
     bool *graded;                    /* by param: a contribution was seen */
     uint32_t *summed;                /* by param: what one was pending over */
     ND_VEC(nd_sh_note) notes;

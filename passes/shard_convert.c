@@ -233,8 +233,7 @@ static nd_value *compute_at(nd_sh *s, nd_sh_level *lv, nd_builder *b,
             nd_axis *a = t.axis[k];
             if (op->nto && a == op->axes[0])
                 a = op->to[0];
-            int at = nd_axis_at(want, a);
-            t.cut[k] = at < 0 ? (nd_cut){0} : want->cut[at];
+            t.cut[k] = nd_cut_at(want, a);
         }
         in[i] = nd_sh_convert(s, lv, op->in[i], &t);
     }
@@ -270,26 +269,20 @@ static nd_value *kept_copy(nd_sh *s, nd_value *v, const nd_type *want)
     return NULL;
 }
 
-static nd_cut cut_in(const nd_type *t, const nd_axis *a)
-{
-    int i = nd_axis_at(t, a);
-    return i < 0 ? (nd_cut){0} : t->cut[i];
-}
-
 /* Can the op make its result at that cut? */
 static bool runs_at(const nd_module *m, const nd_op *op, const nd_type *want)
 {
     switch (op->kind) {
     case OP_CUMSUM:
     case OP_ROLL:
-        return !cut_in(want, op->axes[0]).n;
+        return !nd_cut_at(want, op->axes[0]).n;
     case OP_SPLIT:
         for (int i = 1; i < op->nto; i++)
-            if (cut_in(want, op->to[i]).n)
+            if (nd_cut_at(want, op->to[i]).n)
                 return false;
-        return nd_cuts_alike(m, cut_in(want, op->to[0]), op->to[0]);
+        return nd_cuts_alike(m, nd_cut_at(want, op->to[0]), op->to[0]);
     case OP_FLATTEN:
-        return nd_cuts_alike(m, cut_in(want, op->to[0]), op->axes[0]);
+        return nd_cuts_alike(m, nd_cut_at(want, op->to[0]), op->axes[0]);
     default:
         return true;
     }

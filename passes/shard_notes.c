@@ -57,9 +57,9 @@ static const nd_axis *origin(const nd_axis *a)
     return a;
 }
 
-static bool is_weight(nd_module *m, const nd_value *v)
+static bool is_weight(const nd_value *v)
 {
-    return nd_param_of(m, v) || nd_is_weight_copy(v);
+    return nd_param_of(v) || nd_is_weight_copy(v);
 }
 
 /* The axis of the op that mesh axis k cuts. */
@@ -69,14 +69,6 @@ static nd_axis *holder(const nd_sh_space *sp, int k)
         if (nd_cut_bits(sp->cut[i]) >> k & 1)
             return sp->axis[i];
     return NULL;
-}
-
-static nd_cut cut_at(const nd_sh_space *sp, const nd_axis *a)
-{
-    for (int i = 0; i < sp->n; i++)
-        if (sp->axis[i] == a)
-            return sp->cut[i];
-    return (nd_cut){0};
 }
 
 /* Bytes that move if `a` and not `b` had k: each operand with b, which is cut
@@ -91,12 +83,12 @@ static double otherwise(nd_sh *s, const nd_op *op, nd_axis *a, nd_axis *b,
         int at = nd_axis_at(&t, b), to = nd_axis_at(&t, a);
         if (at < 0)
             continue;
-        if (is_weight(s->m, op->in[i]))
+        if (is_weight(op->in[i]))
             return -1;
         if (nd_is_free(op->in[i]))
             continue;
         for (int j = 0; j < t.rank; j++)
-            t.cut[j] = cut_at(s->space, t.axis[j]);
+            t.cut[j] = nd_sh_cut_of(s->space, t.axis[j]);
         if (!t.cut[at].n || t.cut[at].m[t.cut[at].n - 1] != k)
             return -1;
         nd_sh_move move = {to < 0 ? OP_ALL_GATHER : OP_ALL_TO_ALL, at, to,
@@ -148,9 +140,8 @@ static void notice_one(nd_sh *s, const nd_op *user, const nd_value *v,
     nd_sh_note note = {.loc = user->loc, .axis = v->type.axis[axis],
                        .mesh = k};
     note.bytes = n * bytes_over(s->m, &v->type, path, k);
-    for (int i = 0; i < want->rank; i++)
-        if (nd_cut_bits(want->cut[i]) >> k & 1)
-            note.other = want->axis[i];
+    int to = nd_cut_by(want, k);
+    note.other = to < 0 ? NULL : want->axis[to];
     note.recut = note.other != NULL;
     if (!note.recut && s->space) {
         note.other = holder(s->space, k);
@@ -175,7 +166,7 @@ void nd_sh_notice(nd_sh *s, const nd_op *user, const nd_block *b,
 {
     uint32_t seen = 0;
     if (user->phase == PH_BWD || user->kind == OP_OUTPUT ||
-        to_twin(user) || is_weight(s->m, v))
+        to_twin(user) || is_weight(v))
         return;
     double n = runs(s->m, b, user->phase);
     for (int i = 0; i < v->type.rank; i++)

@@ -10,19 +10,10 @@
  */
 #include "shard.h"
 
-static bool has_rule(const nd_module *m, const nd_axis *a)
-{
-    for (int i = 0; i < m->plan.rules.n; i++)
-        if (m->plan.rules.v[i].axis == a &&
-            m->plan.rules.v[i].scope == SCOPE_ALL)
-            return true;
-    return false;
-}
-
 /* `axis kv = seq` follows seq's rules unless it has its own. */
 static bool follows(const nd_module *m, const nd_axis *a, const nd_axis *lead)
 {
-    while (a && a != lead && !has_rule(m, a))
+    while (a && a != lead && !nd_rule_of(&m->plan, a))
         a = a->like;
     return a == lead;
 }

@@ -47,25 +47,6 @@ static bool cuts_samples(const nd_module *m, int mesh)
     return nd_cut_bits(c) >> mesh & 1;
 }
 
-/* The axis that a mesh axis cuts, or -1. */
-static int cut_by(const nd_type *t, int mesh)
-{
-    for (int i = 0; i < t->rank; i++)
-        if (nd_cut_bits(t->cut[i]) >> mesh & 1)
-            return i;
-    return -1;
-}
-
-static const nd_rule *rule_over(const nd_module *m, const nd_axis *a)
-{
-    for (; a; a = a->like)
-        for (int i = 0; i < m->plan.rules.n; i++)
-            if (m->plan.rules.v[i].axis == a &&
-                m->plan.rules.v[i].scope == SCOPE_ALL)
-                return &m->plan.rules.v[i];
-    return NULL;
-}
-
 /* ---- scoped rules -------------------------------------------------------- */
 
 /* One parameter being given its cut. */
@@ -88,8 +69,9 @@ static void refuse_twice(store *st, const nd_rule *r, int mesh, int at)
 {
     nd_module *m = st->s->m;
     const char *name = m->mesh.name[mesh];
-    const nd_rule *first = st->by[mesh] ? st->by[mesh]
-                                        : rule_over(m, st->t.axis[at]);
+    const nd_rule *first = st->by[mesh];
+    if (!first)
+        first = nd_rule_over(&m->plan, st->t.axis[at]);
     if (st->s->failed)
         return;
     st->s->failed = true;
@@ -107,7 +89,7 @@ static void apply(store *st, const nd_rule *r)
     const nd_module *m = st->s->m;
     int at = axis_of(r, &st->t);
     for (int k = 0; at >= 0 && k < r->mesh.n; k++) {
-        int mesh = r->mesh.m[k], old = cut_by(&st->t, mesh);
+        int mesh = r->mesh.m[k], old = nd_cut_by(&st->t, mesh);
         nd_cut *c = &st->t.cut[at];
         if (m->mesh.size[mesh] == 1)
             continue;
@@ -161,26 +143,13 @@ static void check_grads(store *st)
 
 /* ---- zero 2 and 3 -------------------------------------------------------- */
 
-typedef struct search {
-    const nd_axis *axis;
-    bool found;
-} search;
-
-static void find_repeat(nd_op *op, void *user)
-{
-    search *q = user;
-    q->found |= op->kind == OP_REPEAT && op->axes[0] == q->axis;
-}
-
 /* How well an axis serves to store pieces along it: 0 not at all. */
 static int fitness(const store *st, int i, int parts)
 {
-    nd_module *m = st->s->m;
     const nd_axis *a = st->t.axis[i];
-    int64_t n = nd_extent_max(&m->mesh, a->size, st->t.cut[i]);
-    search q = {.axis = a};
-    nd_walk(m->step, find_repeat, &q);
-    if (q.found || st->t.cut[i].n == ND_MAX_CUT || n < 2)
+    int64_t n = nd_extent_max(&st->s->m->mesh, a->size, st->t.cut[i]);
+    if (nd_table_get(&st->s->repeated, a) || st->t.cut[i].n == ND_MAX_CUT ||
+        n < 2)
         return 0;
     if (n < parts)
         return 1;
@@ -213,7 +182,7 @@ static void cut_by_zero(store *st)
     const nd_module *m = st->s->m;
     for (int k = 0; k < m->mesh.micro; k++)
         if ((m->plan.zero_mesh >> k & 1) && m->mesh.size[k] > 1 &&
-            cut_by(&st->t, k) < 0)
+            nd_cut_by(&st->t, k) < 0)
             cut_over(st, k);
 }
 
@@ -281,7 +250,7 @@ static shares shares_over(const nd_sh *s, int mesh, const nd_rule *r)
             continue;
         if (s->summed[p->index] >> mesh & 1)
             q.some += n;
-        if (cut_by(&home, mesh) < 0)
+        if (nd_cut_by(&home, mesh) < 0)
             continue;
         q.cut = q.none == 0 ? p : q.cut;
         q.none += n;
@@ -310,8 +279,8 @@ static void check_over(nd_sh *s, int mesh, const nd_rule *r)
         return;
     if (q.none > q.some) {
         nd_type home = nd_sh_home(m, &q.cut->value->type, PH_PRE);
-        const nd_axis *a = home.axis[cut_by(&home, mesh)];
-        const nd_rule *by = rule_over(m, a);
+        const nd_axis *a = home.axis[nd_cut_by(&home, mesh)];
+        const nd_rule *by = nd_rule_over(&m->plan, a);
         s->failed = true;
         nd_error(m->ctx, loc, "`%s` is cut along `%s` over `%s` already, whose "
                  "ranks hold different pieces of it and share nothing; take "

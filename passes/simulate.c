@@ -35,13 +35,6 @@ static uint32_t pipe_bit(const nd_module *m)
     return m->mesh.pipe < 0 ? 0 : 1u << m->mesh.pipe;
 }
 
-/* Stages with copies of one bucket; those that hold other layers have none. */
-static uint32_t tied_stages(const nd_module *m, const nd_bucket *b)
-{
-    bool several = b->stages & (b->stages - 1);
-    return several && !(b->cut & pipe_bit(m)) ? b->stages : 0;
-}
-
 /* Do two ranks differ in the mesh axes of `over` alone? */
 static bool same_group(const nd_module *m, int a, int b, uint32_t over)
 {
@@ -260,7 +253,7 @@ static void reduce(nd_sim *s)
         const nd_bucket *b = &s->c->mem.buckets.v[j];
         if (b->frozen)
             continue;
-        if (tied_stages(m, b))
+        if (nd_tied_stages(m, b))
             all_reduce(s, j, pipe_bit(m));
         all_reduce(s, j, b->sum & ~b->zero & ~pipe_bit(m));
         all_reduce(s, j, b->sum & b->zero);
@@ -272,7 +265,7 @@ static bool counts(const nd_sim *s, const nd_bucket *b, int rank)
 {
     const nd_module *m = s->c->m;
     uint32_t split = b->cut | b->zero | pipe_bit(m);
-    uint32_t tied = tied_stages(m, b);
+    uint32_t tied = nd_tied_stages(m, b);
     int coord[ND_MAX_MESH];
     nd_mesh_coords(&m->mesh, rank, coord);
     if (tied & ((1u << nd_stage_of(m, rank)) - 1))

@@ -18,6 +18,7 @@ typedef struct stages {
     nd_arena *a;
     int s;                           /* the stage at hand */
     int losses;                      /* stages that compute the loss */
+    nd_table held;                   /* values of the stage's parameters */
     nd_table have;                   /* values that are there */
     nd_table partial;                /* ... but not yet final */
     bool ok;
@@ -39,22 +40,13 @@ static bool is_piped(const nd_module *m, const nd_op *op)
            op->axes[0] == m->plan.pipe_axis;
 }
 
-static bool holds_param(const nd_stage *stage, const nd_op *op)
-{
-    for (int i = 0; i < stage->params.n; i++)
-        if (stage->params.v[i]->value->def == op)
-            return true;
-    return false;
-}
-
 static void read_value(stages *st, const nd_op *reader, nd_value *v)
 {
-    const nd_module *m = st->m;
-    if (v->def && v->def->kind == OP_PARAM) {
-        if (!holds_param(&m->program->stage[st->s], v->def))
-            complain(st, reader, v, "is a parameter that the stage lacks");
-    } else if (!nd_table_get(&st->have, v))
-        complain(st, reader, v, "is read where nothing made it or sent it");
+    bool param = v->def && v->def->kind == OP_PARAM;
+    if (!nd_table_get(param ? &st->held : &st->have, v))
+        complain(st, reader, v,
+                 param ? "is a parameter that the stage lacks"
+                       : "is read where nothing made it or sent it");
     else if (nd_table_get(&st->partial, v))
         complain(st, reader, v, "is read before the last stage made it final");
 }
@@ -145,7 +137,9 @@ static void check_stage(stages *st)
     const nd_stage *me = &p->stage[st->s];
     const nd_stage *up = st->s > 0 ? me - 1 : NULL;
     const nd_stage *down = st->s + 1 < p->nstages ? me + 1 : NULL;
-    st->have = st->partial = (nd_table){.arena = st->a};
+    st->held = st->have = st->partial = (nd_table){.arena = st->a};
+    for (int i = 0; i < me->params.n; i++)
+        nd_table_put(&st->held, me->params.v[i]->value, st);
     run(st, me->pre.v, me->pre.n, PH_PRE);
     if (up)
         receive(st, up->send_fwd.v, up->send_fwd.n);
@@ -161,19 +155,16 @@ static void check_stage(stages *st)
 
 /* ---- all stages ---------------------------------------------------------- */
 
-static int times(const nd_program *p, const nd_op *op)
+/* On how many stages an op runs: numbers, kept as pointers. */
+static int times(const nd_table *runs, const nd_op *op)
 {
-    int n = 0;
-    for (int s = 0; s < p->nstages; s++) {
-        const nd_stage *st = &p->stage[s];
-        for (int i = 0; i < st->pre.n; i++)
-            n += st->pre.v[i] == op;
-        for (int i = 0; i < st->fwd.n; i++)
-            n += st->fwd.v[i] == op;
-        for (int i = 0; i < st->bwd.n; i++)
-            n += st->bwd.v[i] == op;
-    }
-    return n;
+    return (int)(intptr_t)nd_table_get(runs, op);
+}
+
+static void count(nd_table *runs, nd_op *const *op, int n)
+{
+    for (int i = 0; i < n; i++)
+        nd_table_put(runs, op[i], (void *)(intptr_t)(times(runs, op[i]) + 1));
 }
 
 static bool has_effect(const nd_op *op)
@@ -187,12 +178,19 @@ static bool has_effect(const nd_op *op)
 static void check_effects(stages *st)
 {
     const nd_program *p = st->m->program;
+    nd_table runs = {.arena = st->a};
+    for (int s = 0; s < p->nstages; s++) {
+        count(&runs, p->stage[s].pre.v, p->stage[s].pre.n);
+        count(&runs, p->stage[s].fwd.v, p->stage[s].fwd.n);
+        count(&runs, p->stage[s].bwd.v, p->stage[s].bwd.n);
+    }
     for (int i = 0; i < st->m->step->ops.n; i++) {
         const nd_op *op = st->m->step->ops.v[i];
         int want = is_piped(st->m, op) ? p->nstages : 1;
-        if (st->ok && has_effect(op) && times(p, op) != want) {
+        int is = times(&runs, op);
+        if (st->ok && has_effect(op) && is != want) {
             nd_error(st->m->ctx, op->loc, "%s runs on %d stages, not on %d",
-                     nd_op_name(op), times(p, op), want);
+                     nd_op_name(op), is, want);
             st->ok = false;
         }
     }

@@ -31,7 +31,7 @@ typedef struct job {
 
 /* ---- rows by group ---------------------------------------------------- */
 
-static void *take(char **room, size_t bytes)
+void *ndrt_take(char **room, size_t bytes)
 {
     void *p = *room;
 
@@ -101,10 +101,10 @@ static job start(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
     size_t width = g->width == NDRT_W32 ? 4 : 2;
     job j = {.r = r, .g = g, .width = width};
 
-    j.begin = take(&room, (size_t)(g->n + 2) * sizeof *j.begin);
-    j.rows = take(&room, (size_t)ndrt_count_rows(rows) * sizeof *j.rows);
-    j.x = take(&room, (size_t)(BLOCK * g->in) * width);
-    j.y = take(&room, (size_t)(BLOCK * g->out) * y_width);
+    j.begin = ndrt_take(&room, (size_t)(g->n + 2) * sizeof *j.begin);
+    j.rows = ndrt_take(&room, (size_t)ndrt_count_rows(rows) * sizeof *j.rows);
+    j.x = ndrt_take(&room, (size_t)(BLOCK * g->in) * width);
+    j.y = ndrt_take(&room, (size_t)(BLOCK * g->out) * y_width);
     if ((size_t)(room - r->arena) > st->scratch + st->scratch_bytes) {
         ndrt_fail(r, NDRT_EINTERNAL, "a product by groups needs more room "
                   "than was planned");

@@ -79,6 +79,9 @@ typedef struct ndrt_state {
 
 /* ---- experts.c -------------------------------------------------------- */
 
+/* So many bytes of a stage's scratch, in whole cache lines; the caller sees to
+ * it that they are there. */
+void *ndrt_take(char **room, size_t bytes);
 int64_t ndrt_count_rows(const ndrt_rows *rows);
 /* Where a loop over rows stands. */
 typedef struct ndrt_row_step {

@@ -6,7 +6,8 @@
  * Every rank takes part, however many rows it has or gets. What arrives lies in
  * the order of the ranks it comes from, by expert inside. The rows there are
  * then the length of the axis that they travelled along, until another dispatch
- * or ndrt_arrived says otherwise.
+ * or ndrt_arrived says otherwise. Rows of which this rank has no elements (d is
+ * cut, and it has none of it) say nothing: the experts' numbers went before.
  */
 #include "ndrt_internal.h"
 
@@ -23,14 +24,6 @@ typedef struct trip {
     size_t *in, *in_at;               /* bytes from each member */
     char *bag;                        /* the rows in that order */
 } trip;
-
-static void *take(char **room, size_t bytes)
-{
-    void *p = *room;
-
-    *room += (bytes + 63) / 64 * 64;
-    return p;
-}
 
 /* The member that holds an expert; what is none goes to the first or last. */
 static int owner(const trip *p, int64_t id)
@@ -97,14 +90,14 @@ static trip start(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
               .rows = ndrt_count_rows(rows)};
     size_t each = (size_t)p.n * sizeof *p.out;
 
-    int64_t *begin = take(&room, (size_t)(t->experts + 3) * sizeof *begin);
-    p.order = take(&room, (size_t)p.rows * sizeof *p.order);
-    p.out = take(&room, each);
-    p.out_at = take(&room, each);
-    p.in = take(&room, each);
-    p.in_at = take(&room, each);
-    size_t *eight = take(&room, each), *at = take(&room, each);
-    p.bag = take(&room, (size_t)(p.rows * t->len) * t->width);
+    int64_t *begin = ndrt_take(&room, (size_t)(t->experts + 3) * sizeof *begin);
+    p.order = ndrt_take(&room, (size_t)p.rows * sizeof *p.order);
+    p.out = ndrt_take(&room, each);
+    p.out_at = ndrt_take(&room, each);
+    p.in = ndrt_take(&room, each);
+    p.in_at = ndrt_take(&room, each);
+    size_t *eight = ndrt_take(&room, each), *at = ndrt_take(&room, each);
+    p.bag = ndrt_take(&room, (size_t)(p.rows * t->len) * t->width);
     if ((size_t)(room - r->arena) > st->scratch + st->scratch_bytes) {
         ndrt_fail(r, NDRT_EINTERNAL, "rows that travel need more room than "
                   "was planned");
@@ -143,7 +136,8 @@ void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
             *to = -1;                 /* no expert either way */
     }
     ndrt_swap(r, t->group, &e);
-    r->state->n[t->extent] = n;
+    if (t->len)                       /* else nobody can tell how many came */
+        r->state->n[t->extent] = n;
     for (int64_t i = n; t->ids && i < t->room; i++)
         ((int32_t *)y)[i] = NDRT_NO_ROW;
 }

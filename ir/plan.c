@@ -1,0 +1,24 @@
+/* plan.c - which rule of the plan cuts an axis.
+ *
+ *   axis key = seq      shard seq -> cp
+ *   rule of key: none   rule over key: seq -> cp
+ *
+ * Scoped rules cut how parameters are stored and are not meant here.
+ */
+#include "ir.h"
+
+const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a)
+{
+    for (int i = 0; i < p->rules.n; i++)
+        if (p->rules.v[i].axis == a && p->rules.v[i].scope == SCOPE_ALL)
+            return &p->rules.v[i];
+    return NULL;
+}
+
+const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a)
+{
+    const nd_rule *r = NULL;
+    for (; a && !r; a = a->like)
+        r = nd_rule_of(p, a);
+    return r;
+}
