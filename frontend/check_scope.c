@@ -177,6 +177,7 @@ void ck_zero(ck *c, const ast_pent *e)
 {
     nd_plan *p = &c->m->plan;
     int64_t level;
+    uint32_t here = 0;
     p->zero_loc = e->loc;
     if (!ck_cfg_int(c, e->value, 0, &level))
         return;
@@ -193,8 +194,12 @@ void ck_zero(ck *c, const ast_pent *e)
             ck_say(c, e->names->v[i].loc, "`%s` holds the pipeline "
                    "stages; their states differ already",
                    e->names->v[i].s);
-        p->zero_mesh |= 1u << k;
+        else if (here >> k & 1)
+            ck_say(c, e->names->v[i].loc, "the mesh axis `%s` stands twice in "
+                   "this line", e->names->v[i].s);
+        here |= 1u << k;
     }
+    p->zero_mesh |= here;
 }
 
 /* A mesh axis is given to `zero` or to scoped rules. */
