@@ -27,6 +27,7 @@ enum {
 typedef struct verdict {
     bool refused;                    /* `why` is the compiler's message */
     bool equal;
+    bool told;                       /* what is wrong has been printed */
     bool flat;                       /* one device has zeros for gradients */
     const char *why;
     nd_proof proof;
@@ -62,8 +63,10 @@ static bool prove(const vf_request *q, const nd_front_options *f, verdict *v)
     nd_answers_free(x);
     if (one)
         nd_ctx_free(one->ctx);
-    if (!ok && !v->why)
+    if (!ok && !v->why) {            /* it has been told, at its place */
+        v->told = true;
         v->why = "ndc: error: the plan could not be evaluated\n";
+    }
     return ok;
 }
 
@@ -212,8 +215,11 @@ static int report(const verdict *v)
                v->proof.worst);
     else if (v->proof.row && v->proof.what[0])
         printf("DIFFERS from one device: %s\n", v->proof.what);
-    else
+    else if (!v->told)
         fputs(v->why, stderr);
+    else if (v->nsizes)
+        fputs("ndc: note: that is with small axes; --no-shrink keeps the sizes "
+              "of the program\n", stderr);
     return v->equal ? NDC_OK : NDC_BAD_INPUT;
 }
 

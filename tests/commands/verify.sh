@@ -170,6 +170,8 @@ expect 1 '3 stages for 2 `layers`' deep.nd --mesh pp=3
 sed 's/mean\[batch, d\](x \* x)/log(0.0 * mean[batch, d](x) - 1)/' deep.nd |
     sed '/pipeline/d' >nan.nd
 expect 1 'nothing to compare with' nan.nd
+grep -q 'could not be evaluated' out && failed=$((failed + 1))
+expect 1 'note: that is with small axes; --no-shrink keeps' nan.nd
 expect 1 'unknown axis in --set `nothing`' small.nd --set nothing=3
 expect 1 'and 1024 are simulated at most' small.nd --mesh dp=1025
 sed 's/  return/  output y\n  z =/' small.nd | sed '/^train/,/^}/d' >none.nd
