@@ -195,17 +195,32 @@ static void region(cx *c, cx_region *r)
         cx_heads(c, r, x.heads);
 }
 
+/* Nothing goes around two mesh axes: what follows from the types stays. */
+static void gathered_over_several(cx *c, const nd_op *op, uint32_t mesh)
+{
+    nd_module *m = c->m;
+    nd_buf b = {.arena = m->ctx->arena};
+    for (int i = 0; i < m->mesh.n; i++)
+        if (mesh >> i & 1)
+            nd_putf(&b, "%s`%s`", b.n ? " and " : "", m->mesh.name[i]);
+    nd_perf(m->ctx, op->loc, "keys and values are gathered over %s and held "
+            "whole: in attention a ring or all_to_all goes over one mesh axis",
+            b.s);
+}
+
 static void block(cx *c, nd_block *b)
 {
     for (int i = 0; i < b->ops.n; i++) {
         nd_op *op = b->ops.v[i];
         cx_region r;
-        if (op->body)
+        if (op->body) {
             block(c, op->body);
-        else if (cx_match(c->m, op, &r)) {
+        } else if (cx_match(c->m, op, &r)) {
             region(c, &r);
             while (b->ops.v[i] != op)
                 i++;
+        } else if (r.several) {
+            gathered_over_several(c, op, r.several);
         }
     }
 }
