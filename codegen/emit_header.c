@@ -15,15 +15,24 @@ static void put_mesh(cg *g, nd_buf *b)
             nd_mesh_ranks(m) == 1 ? "" : "s");
 }
 
+/* Passes add rules for axes of their own; `--mesh dp=2` alone stands for one
+ * of the samples. */
+static bool is_written(const cg *g, const nd_rule *r)
+{
+    return r->loc.file || r->axis == g->m->sample;
+}
+
 static void put_rules(cg *g, nd_buf *b)
 {
     const nd_plan *p = &g->m->plan;
     nd_buf t = {.arena = g->a};
     for (int i = 0; i < p->rules.n; i++) {
         const nd_rule *r = &p->rules.v[i];
-        static const char *const scope[] = {"", "params ", "gradients ",
+        static const char *const scope[] = {"", "params ", "grads ",
                                             "optimizer ", ""};
-        nd_putf(&t, "%s%s", i ? ", " : "", scope[r->scope]);
+        if (!is_written(g, r))
+            continue;
+        nd_putf(&t, "%s%s", t.n ? ", " : "", scope[r->scope]);
         if (r->scope == SCOPE_NAME)
             nd_putf(&t, "\"%s\" ", r->pattern);
         nd_putf(&t, "%s -> %s", r->axis->name, r->mesh.n > 1 ? "(" : "");
@@ -33,6 +42,23 @@ static void put_rules(cg *g, nd_buf *b)
     }
     if (t.n)
         nd_putf(b, " *   shard         %s\n", t.s);
+}
+
+/* What pass `context` made of each attention whose sequence is cut. */
+static void put_attention(cg *g, nd_buf *b)
+{
+    const nd_plan *p = &g->m->plan;
+    for (int i = 0; i < p->chosen.n; i++)
+        nd_putf(b, " *   attention     %s: %s\n", p->chosen.v[i].path,
+                p->chosen.v[i].text);
+}
+
+static void put_recompute(cg *g, nd_buf *b)
+{
+    nd_remat r = g->m->plan.recompute;
+    if (r != REMAT_NONE)
+        nd_putf(b, " *   recompute     %s\n",
+                r == REMAT_BLOCK ? "block" : "attention");
 }
 
 static void put_stages(cg *g, nd_buf *b)
@@ -81,10 +107,12 @@ void cg_emit_header(cg *g, nd_buf *b)
                "under mpirun.\n *\n", g->m->name);
     put_mesh(g, b);
     put_rules(g, b);
+    put_attention(g, b);
     put_stages(g, b);
     if (g->m->plan.zero)
         nd_putf(b, " *   zero          %d over %s\n", g->m->plan.zero,
                 cg_mesh_names(g, g->m->plan.zero_mesh, ", "));
+    put_recompute(g, b);
     put_parameters(g, b);
     put_memory(g, b);
     nd_put(b, " *\n * Activations are packed by the rank's own lengths r->n"

@@ -43,13 +43,30 @@ static void mesh_entry(ck *c, const ast_pent *e)
     for (int i = 0; i < e->kvs->n; i++) {
         int64_t size;
         const ast_arg *a = &e->kvs->v[i];
-        if (!ck_cfg_int(c, a->e, 1, &size))
-            continue;
-        if (size > 65536)
+        /* One with a bad size is known to the rules all the same. */
+        if (!ck_cfg_int(c, a->e, 1, &size)) {
+            size = 1;
+        } else if (size > 65536) {
             ck_say(c, a->e->loc, "a mesh axis has at most 65536 ranks");
-        else
-            add_mesh_axis(c, a->name.loc, a->name.s, size);
+            size = 1;
+        }
+        add_mesh_axis(c, a->name.loc, a->name.s, size);
     }
+}
+
+/* Where the plan's `mesh` line names this axis, or begins (-1). */
+static nd_loc mesh_place(const ck *c, const ast_decl *d, int mesh)
+{
+    for (int i = 0; d && i < d->pents->n; i++) {
+        const ast_pent *e = d->pents->v[i];
+        if (e->kind != P_MESH)
+            continue;
+        for (int k = 0; mesh >= 0 && k < e->kvs->n; k++)
+            if (!strcmp(e->kvs->v[k].name.s, c->m->mesh.name[mesh]))
+                return e->kvs->v[k].name.loc;
+        return e->loc;
+    }
+    return c->m->plan.loc;
 }
 
 static void mesh_list(const ck *c, nd_buf *b)
@@ -346,18 +363,29 @@ static void clamp_microbatches(ck *c)
     }
 }
 
-static void unused_mesh_axes(ck *c)
+/* Does `zero` or a scoped rule store pieces over it? */
+static bool stores_over(const nd_plan *p, int mesh)
+{
+    bool found = p->zero && p->zero_mesh >> mesh & 1;
+    for (int i = 0; i < p->rules.n; i++)
+        found |= nd_cut_bits(p->rules.v[i].mesh) >> mesh & 1;
+    return found;
+}
+
+static void unused_mesh_axes(ck *c, const ast_decl *d)
 {
     const nd_mesh *m = &c->m->mesh;
+    const nd_plan *p = &c->m->plan;
     uint32_t used = m->pipe >= 0 ? 1u << m->pipe : 0;
-    for (int i = 0; i < c->m->plan.rules.n; i++)
-        for (int k = 0; c->m->plan.rules.v[i].scope == SCOPE_ALL &&
-                        k < c->m->plan.rules.v[i].mesh.n; k++)
-            used |= 1u << c->m->plan.rules.v[i].mesh.m[k];
+    for (int i = 0; i < p->rules.n; i++)
+        if (p->rules.v[i].scope == SCOPE_ALL)
+            used |= nd_cut_bits(p->rules.v[i].mesh);
     for (int k = 0; k < m->micro; k++)
         if (!(used >> k & 1) && m->size[k] > 1)
-            nd_perf(c->ctx, c->m->plan.loc, "no rule uses the mesh axis `%s`: "
-                    "its ranks do the same work", m->name[k]);
+            nd_perf(c->ctx, mesh_place(c, d, k), "no rule %s the mesh axis "
+                    "`%s`: its ranks do the same work",
+                    stores_over(p, k) ? "cuts values over" : "uses",
+                    m->name[k]);
 }
 
 static void default_rules(ck *c)
@@ -427,13 +455,13 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
     }
 }
 
-static void check_ranks(ck *c)
+static void check_ranks(ck *c, const ast_decl *d)
 {
     double n = 1;                    /* seven axes of 65536 */
     for (int i = 0; i < c->m->mesh.micro; i++)
         n *= c->m->mesh.size[i];
     if (n > 65536)
-        ck_say(c, c->m->plan.loc, "a mesh of %.0f ranks; at most 65536", n);
+        ck_say(c, mesh_place(c, d, -1), "a mesh of %.0f ranks; at most 65536", n);
 }
 
 void ck_plan(ck *c, const ast_decl *d)
@@ -452,12 +480,12 @@ void ck_plan(ck *c, const ast_decl *d)
         entries(c, d, false);
     else
         default_rules(c);
-    check_ranks(c);
+    check_ranks(c, d);
     pipeline_conflicts(c);
     ck_scopes(c);
     if (c->ctx->nerrors)
         return;
     clamp_microbatches(c);
-    unused_mesh_axes(c);
+    unused_mesh_axes(c, d);
     c->m->mesh.size[c->m->mesh.micro] = p->microbatches;
 }

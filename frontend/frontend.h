@@ -283,9 +283,11 @@ typedef struct vf_size {
     int64_t was, is;
 } vf_size;
 
+enum { VF_LEAST = 3 };
+
 /* Sizes for the axes that the file declares by a number, as small as the plan
- * allows; `m` is the program as it is, after all passes. */
-int vf_shrink(const vf_request *q, nd_module *m, vf_size **out);
+ * allows from `least` on; `m` is the program as it is, after all passes. */
+int vf_shrink(const vf_request *q, nd_module *m, int least, vf_size **out);
 /* The options of the request with these sizes. */
 nd_front_options vf_sized(const vf_request *q, int n, const vf_size *size);
 

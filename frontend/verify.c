@@ -19,11 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SWEEP_SIZE = 4, SWEEP_RANKS = 12, MOST_RANKS = 1024 };
+enum {
+    SWEEP_SIZE = 4, SWEEP_RANKS = 12, MOST_RANKS = 1024,
+    GROW = 4, GROWN = 16 * VF_LEAST  /* where small sizes make all zero */
+};
 
 typedef struct verdict {
     bool refused;                    /* `why` is the compiler's message */
     bool equal;
+    bool told;                       /* what is wrong has been printed */
+    bool flat;                       /* one device has zeros for gradients */
     const char *why;
     nd_proof proof;
     nd_module *m;                    /* what was evaluated, or NULL */
@@ -33,23 +38,47 @@ typedef struct verdict {
 
 /* ---- one mesh ------------------------------------------------------------ */
 
+/* Zeros are equal to zeros, whatever the plan makes of the program. */
+static bool is_flat(const nd_answers *x)
+{
+    for (int k = 0; k < ND_PROVE_STEPS; k++)
+        if (x->norm[k] > 0)
+            return false;
+    return true;
+}
+
 static bool prove(const vf_request *q, const nd_front_options *f, verdict *v)
 {
     nd_module *one = vf_compile(q, f, "autodiff", &v->why);
     v->m = one ? vf_compile(q, f, "all", &v->why) : NULL;
     nd_answers *x = v->m ? nd_answers_new(one, one->train.seed) : NULL;
-    nd_code *code = x ? nd_sim_code(v->m) : NULL;
+    v->flat = x && is_flat(x);
+    if (v->flat)
+        v->why = "ndc: error: on one device every gradient is 0 in every step: "
+                 "there is nothing to compare\n";
+    nd_code *code = x && !v->flat ? nd_sim_code(v->m) : NULL;
     bool ok = code && nd_buckets_check(code) &&
               nd_extents_check(code) &&
               nd_prove(x, code, &v->proof);
     nd_answers_free(x);
     if (one)
         nd_ctx_free(one->ctx);
-    if (!ok && !v->why)
+    if (!ok && !v->why) {            /* it has been told, at its place */
+        v->told = true;
         v->why = "ndc: error: the plan could not be evaluated\n";
+    }
     return ok;
 }
 
+static void free_verdict(verdict *v)
+{
+    if (v->m)
+        nd_ctx_free(v->m->ctx);
+    v->m = NULL;
+}
+
+/* Small sizes that leave nothing to compare (`where = targets > 3` in a
+ * vocabulary of 3) are tried again larger. */
 static void judge(const vf_request *q, bool keep_sizes, verdict *v)
 {
     *v = (verdict){0};
@@ -74,19 +103,19 @@ static void judge(const vf_request *q, bool keep_sizes, verdict *v)
         nd_ctx_free(m->ctx);
         return;
     }
-    nd_front_options f = q->front;
-    if (!keep_sizes) {
-        v->nsizes = vf_shrink(q, m, &v->size);
-        f = vf_sized(q, v->nsizes, v->size);
-    }
+    int least = VF_LEAST;
+    do {
+        nd_front_options f = q->front;
+        free_verdict(v);
+        v->why = NULL;
+        if (!keep_sizes) {
+            v->nsizes = vf_shrink(q, m, least, &v->size);
+            f = vf_sized(q, v->nsizes, v->size);
+        }
+        v->equal = prove(q, &f, v) && v->proof.equal;
+        least *= GROW;
+    } while (v->flat && !keep_sizes && least <= GROWN);
     nd_ctx_free(m->ctx);
-    v->equal = prove(q, &f, v) && v->proof.equal;
-}
-
-static void free_verdict(verdict *v)
-{
-    if (v->m)
-        nd_ctx_free(v->m->ctx);
 }
 
 /* ---- the table ----------------------------------------------------------- */
@@ -150,7 +179,8 @@ static void put_params(const verdict *v)
         printf("%-*s  %-*s  %-*s  %-9.1e %.1e%s\n", name, q->name, type,
                type_text(v->m, &q->value->type), grad,
                type_text(v->m, &q->grad), p->row[i].grad, p->row[i].weight,
-               q->frozen ? " (frozen)" : "");
+               q->frozen ? " (frozen)" : p->row[i].live ? ""
+                                                        : " (always 0)");
     }
 }
 
@@ -187,8 +217,11 @@ static int report(const verdict *v)
                v->proof.worst);
     else if (v->proof.row && v->proof.what[0])
         printf("DIFFERS from one device: %s\n", v->proof.what);
-    else
+    else if (!v->told)
         fputs(v->why, stderr);
+    else if (v->nsizes)
+        fputs("ndc: note: that is with small axes; --no-shrink keeps the sizes "
+              "of the program\n", stderr);
     return v->equal ? NDC_OK : NDC_BAD_INPUT;
 }
 
@@ -235,13 +268,16 @@ static void try_mesh(sweep *s)
         printf("equal (%.1e)\n", v.proof.worst);
     } else {
         s->differ++;
-        printf("DIFFERS: %s\n", v.proof.what[0] ? v.proof.what
-                                : first_line(q.arena, v.why));
+        if (v.proof.what[0])
+            printf("DIFFERS: %s\n", v.proof.what);
+        else
+            printf("not compared: %s\n", first_line(q.arena, v.why));
     }
     fflush(stdout);
     free_verdict(&v);
 }
 
+/* `ranks` are those of the axes whose sizes are not given. */
 static void try_from(sweep *s, int axis, int ranks)
 {
     if (axis == s->n) {
@@ -251,8 +287,8 @@ static void try_from(sweep *s, int axis, int ranks)
     int lo = s->fixed[axis] ? s->size[axis] : 1;
     int hi = s->fixed[axis] ? lo : SWEEP_SIZE;
     for (int k = lo; k <= hi; k++) {
-        int all = ranks * k;
-        if (all > SWEEP_RANKS && !s->fixed[axis])
+        int all = s->fixed[axis] ? ranks : ranks * k;
+        if (all > SWEEP_RANKS)
             break;
         s->size[axis] = k;
         try_from(s, axis + 1, all);
@@ -322,5 +358,8 @@ int ndc_verify(const ndc_verify_options *o)
         free_verdict(&v);
     }
     nd_arena_free(q.arena);
-    return rc;
+    if (!fflush(stdout) && !ferror(stdout))
+        return rc;
+    fprintf(stderr, "ndc: error: cannot write `stdout`\n");
+    return NDC_BAD_INPUT;
 }

@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST = 3, LEAST_REPEAT = 2, TRIES = 64, PIECE = 2 };
+enum { LEAST_REPEAT = 2, TRIES = 64, PIECE = 2 };
 
 /* ---- compiling ----------------------------------------------------------- */
 
@@ -166,7 +166,7 @@ static bool sizes_will_do(const plan_needs *n, const nd_module *was,
     }
     for (int i = 0; i < was->axes.n; i++) {
         const nd_axis *a = nd_table_get(&is, was->axes.v[i]->name);
-        if (a && a->size < at_most(was->axes.v[i]->size, LEAST - 1))
+        if (a && a->size < at_most(was->axes.v[i]->size, VF_LEAST - 1))
             return false;
     }
     return true;
@@ -179,6 +179,7 @@ typedef struct search {
     nd_module *was;                  /* the program as it is */
     plan_needs needs;
     bool strict;                     /* the same collectives */
+    int least;                       /* where the sizes that are tried begin */
     int n;
     vf_size *size;
 } search;
@@ -223,7 +224,7 @@ static bool shrink_axis(search *s, vf_size *z)
     int64_t was = z->is;
     bool repeat = nd_table_get(&s->needs.repeats, z->axis);
     int tries = 0;
-    for (z->is = repeat ? LEAST_REPEAT : LEAST; z->is < was; z->is++) {
+    for (z->is = repeat ? LEAST_REPEAT : s->least; z->is < was; z->is++) {
         bool fits = true;
         for (int i = 0; i < s->needs.v.n; i++)
             if (!strcmp(s->needs.v.v[i].axis, z->axis))
@@ -260,9 +261,9 @@ static void find_axes(search *s, const ast_file *f)
     }
 }
 
-int vf_shrink(const vf_request *q, nd_module *m, vf_size **out)
+int vf_shrink(const vf_request *q, nd_module *m, int least, vf_size **out)
 {
-    search s = {.q = q, .was = m, .needs = needs_of(q, m)};
+    search s = {.q = q, .was = m, .needs = needs_of(q, m), .least = least};
     nd_ctx *c = nd_ctx_new();
     int file = nd_read_file(c, q->path);
     const ast_file *f = file ? nd_parse(c, file) : NULL;

@@ -192,17 +192,32 @@ static void region(cx *c, cx_region *r)
         cx_heads(c, r, x.heads);
 }
 
+/* Nothing goes around two mesh axes: what follows from the types stays. */
+static void gathered_over_several(cx *c, const nd_op *op, uint32_t mesh)
+{
+    nd_module *m = c->m;
+    nd_buf b = {.arena = m->ctx->arena};
+    for (int i = 0; i < m->mesh.n; i++)
+        if (mesh >> i & 1)
+            nd_putf(&b, "%s`%s`", b.n ? " and " : "", m->mesh.name[i]);
+    nd_perf(m->ctx, op->loc, "keys and values are gathered over %s and held "
+            "whole: in attention a ring or all_to_all goes over one mesh axis",
+            b.s);
+}
+
 static void block(cx *c, nd_block *b)
 {
     for (int i = 0; i < b->ops.n; i++) {
         nd_op *op = b->ops.v[i];
         cx_region r;
-        if (op->body)
+        if (op->body) {
             block(c, op->body);
-        else if (cx_match(c->m, &c->readers_of, op, &r)) {
+        } else if (cx_match(c->m, &c->readers_of, op, &r)) {
             region(c, &r);
             while (b->ops.v[i] != op)
                 i++;
+        } else if (r.several) {
+            gathered_over_several(c, op, r.several);
         }
     }
 }
@@ -254,7 +269,18 @@ static void zigzag(cx *c)
     nd_clear_marks(c->m);
 }
 
-/* Asked for, but there is no such attention. */
+/* The first rule for all values that names a mesh axis, or NULL. */
+static const nd_rule *first_over(const nd_plan *p, int mesh)
+{
+    for (int i = 0; i < p->rules.n; i++)
+        if (p->rules.v[i].scope == SCOPE_ALL && p->rules.v[i].loc.file &&
+            nd_cut_bits(p->rules.v[i].mesh) >> mesh & 1)
+            return &p->rules.v[i];
+    return NULL;
+}
+
+/* Asked for, but there is no such attention: another axis has the mesh axis,
+ * or a sequence has two of them. */
 static void check_asked(const cx *c)
 {
     nd_module *m = c->m;
@@ -265,9 +291,14 @@ static void check_asked(const cx *c)
         const char *cp = m->mesh.name[x->mesh];
         nd_error(m->ctx, x->loc, "no attention has both its queries and its "
                  "keys cut by `%s`", cp);
-        nd_note(m->ctx, x->loc, "with `axis key = seq`, the rule seq -> %s "
-                "cuts both, unless it names other mesh axes too or another "
-                "rule takes `%s` first", cp, cp);
+        const nd_rule *r = first_over(&m->plan, x->mesh);
+        nd_note(m->ctx, r ? r->loc : x->loc, "%s: attention needs one that "
+                "cuts queries and keys by `%s` alone, as seq -> %s does with "
+                "`axis key = seq`",
+                !r ? "no rule cuts values over it" :
+                r->mesh.n > 1 ? "this is the first rule over it, and has "
+                                "other mesh axes as well"
+                              : "this is the first rule over it", cp, cp);
     }
 }
 

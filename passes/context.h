@@ -21,6 +21,7 @@ typedef struct cx_region {
     nd_axis *query, *key;
     int mesh, n;                     /* what cuts both, its size */
     int axes;                        /* the most that one op has together */
+    uint32_t several;                /* these do: more than one is no region */
     bool causal;                     /* a key behind its query is hidden */
     bool zigzag;                     /* and chunks are in balance */
     cx_values inside;                /* with both axes, from X to A */

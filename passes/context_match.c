@@ -82,7 +82,7 @@ static bool match_axes(const nd_module *m, cx_region *r)
     if (!cx_has(r->v, r->key) || r->key == m->sample)
         return false;
     nd_cut cut = cx_cut_of(m, &r->v->type, r->key);
-    if (cut.n != 1 || m->mesh.size[cut.m[0]] == 1)
+    if (cut.n == 0 || m->mesh.size[cut.m[0]] == 1)
         return false;
     r->mesh = cut.m[0];
     r->n = m->mesh.size[r->mesh];
@@ -92,7 +92,8 @@ static bool match_axes(const nd_module *m, cx_region *r)
             !cx_has(r->v, a) && a != m->sample)
             r->query = a;
     }
-    return r->query != NULL;
+    r->several = r->query && cut.n > 1 ? nd_cut_bits(cut) : 0;
+    return r->query && cut.n == 1;
 }
 
 /* ---- what belongs to it -------------------------------------------------- */
@@ -291,13 +292,19 @@ static void check_readers(nd_module *m, cx_region *r,
 bool cx_match(nd_module *m, const nd_table *readers_of, nd_op *op,
               cx_region *r)
 {
+    uint32_t several = 0;
+    *r = (cx_region){0};
     if (op->kind != OP_CONTRACT || op->naxes != 1)
         return false;
     for (int i = 0; i < 2; i++) {
-        *r = (cx_region){.attend = op, .a = op->in[i], .v = op->in[1 - i]};
-        if (!match_weights(r->a, r, 8) || r->key != op->axes[0] ||
-            !match_axes(m, r))
+        *r = (cx_region){.attend = op, .a = op->in[i], .v = op->in[1 - i],
+                         .several = several};
+        if (!match_weights(r->a, r, 8) || r->key != op->axes[0])
             continue;
+        if (!match_axes(m, r)) {
+            several = r->several;
+            continue;
+        }
         count_axes(r, op);
         collect_row(m, r, r->p->def->in[1]);
         collect_row(m, r, r->p->def->in[0]->def->in[0]->def->in[1]);

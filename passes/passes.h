@@ -483,6 +483,7 @@ typedef struct nd_answers {
 typedef struct nd_proof_row {        /* of a parameter */
     const nd_param *p;
     double grad, weight;             /* largest differences, see prove.c */
+    bool live;                       /* the gradient is not 0 in every step */
 } nd_proof_row;
 
 typedef struct nd_proof {

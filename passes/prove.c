@@ -254,6 +254,7 @@ static void compare_param(const nd_answers *x, nd_sim *s, int step,
     nd_proof_row *row = &out->row[p->index];
     nd_piece *w = ND_NEWN(s->a, nd_piece, s->nranks);
     int holders = 0;
+    row->live |= largest(grad) > 0;
     for (int r = 0; r < s->nranks; r++) {
         nd_piece g = nd_sim_grad(s, p, r);
         w[r] = nd_sim_weight(s, p, r);

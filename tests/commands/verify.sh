@@ -124,11 +124,54 @@ ND
 expect 0 '4 meshes: 2 equal, 0 differ, 2 refused' deep.nd --all
 grep -q 'pp=3  *refused: ' out || failed=$((failed + 1))
 
+# Sizes that --mesh gives do not count among the 12 ranks, wherever they stand.
+expect 0 '4 meshes: 4 equal' small.nd --all --mesh dp=16
+expect 0 '4 meshes: 4 equal' small.nd --all --mesh tp=13
+
+# A mask that hides every target of a small vocabulary: equal zeros are no
+# proof, so the sizes grow; where they cannot, that is an error.
+cat >masked.nd <<'ND'
+axis batch = 8
+axis vocab = 29
+axis word = vocab
+use nn
+model m(t: i32[batch], y: i32[batch]) {
+  w = param [vocab -> word] ~ normal(0.1)
+  v = param [word] ~ zeros
+  l = cross_entropy[word](w[vocab: t] + v * 0.0, y)
+  return mean[batch](l, where = y > FIRST)
+}
+plan {
+  mesh  dp = 2
+  shard batch -> dp
+}
+ND
+sed 's/FIRST/3/' masked.nd >some.nd
+expect 0 'vocab 12 (29)' some.nd
+grep -q '^w .* [0-9.e+-]*$' out && grep -q '^v .* (always 0)$' out || {
+    failed=$((failed + 1))
+    echo "FAILED: what was not exercised is not marked"
+    cat out
+}
+sed 's/FIRST/99/' masked.nd >nothing.nd
+expect 1 'every gradient is 0 in every step' nothing.nd
+expect 1 'every gradient is 0 in every step' nothing.nd --no-shrink
+expect 1 'not compared: on one device' nothing.nd --all
+[ -e /dev/full ] && {
+    "$ndc" verify small.nd >/dev/full 2>out
+    [ $? -eq 1 ] && grep -q 'cannot write' out || {
+        failed=$((failed + 1))
+        echo "FAILED: a table that cannot be written"
+    }
+}
+
 # What cannot be kept is refused as elsewhere; what is no number is told.
 expect 1 '3 stages for 2 `layers`' deep.nd --mesh pp=3
 sed 's/mean\[batch, d\](x \* x)/log(0.0 * mean[batch, d](x) - 1)/' deep.nd |
     sed '/pipeline/d' >nan.nd
 expect 1 'nothing to compare with' nan.nd
+grep -q 'could not be evaluated' out && failed=$((failed + 1))
+expect 1 'note: that is with small axes; --no-shrink keeps' nan.nd
 expect 1 'unknown axis in --set `nothing`' small.nd --set nothing=3
 expect 1 'and 1024 are simulated at most' small.nd --mesh dp=1025
 sed 's/  return/  output y\n  z =/' small.nd | sed '/^train/,/^}/d' >none.nd

@@ -239,7 +239,7 @@ static int mutate(const options *o)
     nd_module *m = vf_compile(q, &f, "all", &why), *one = NULL;
     if (m) {
         vf_size *size;
-        int n = vf_shrink(q, m, &size);
+        int n = vf_shrink(q, m, VF_LEAST, &size);
         f = vf_sized(q, n, size);
         nd_ctx_free(m->ctx);
         one = vf_compile(q, &f, "autodiff", &why);
