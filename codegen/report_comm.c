@@ -5,7 +5,8 @@
  *     forward    all_gather    over tp    16 x  12,288 B  196,608 B  48.4 us
  *
  * The calls are those of a step; the bytes are those of the largest call and
- * of all of them. What kernels run beside is marked. The rows come from passes/comm_report.c.
+ * of all of them. What kernels run beside is marked. The rows come from
+ * passes/comm_report.c.
  */
 #include "codegen.h"
 

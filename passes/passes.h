@@ -225,7 +225,7 @@ typedef struct nd_kernel {
     bool split;                      /* while fusing: inner is decided */
     int npasses;
     struct nd_kernels *body;         /* K_REPEAT */
-    struct nd_flight *flight;        /* K_COMM that others run beside, or NULL */
+    struct nd_flight *flight;        /* of a K_COMM that others run beside */
     int early;                       /* K_REPEAT: what its first iteration
                                         waits for starts before that kernel */
 } nd_kernel;
