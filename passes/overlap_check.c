@@ -25,7 +25,9 @@ typedef struct checker {
     const nd_stage_mem *mem;
     int slots;
     const nd_flight *x;
-    bool read;                       /* its result may be read beside it */
+    bool read;                       /* its result may be read beside it, */
+    bool write;                      /* its operand written: in both cases it is
+                                        the other one of two places */
     nd_ref operand, result;
     spans in, out;
     const char *wrong;
@@ -81,7 +83,7 @@ static void check_touch(void *user, const nd_ref *at, bool write, int index)
         add_span(k, &s, at->value);
     if (out && !k->read)
         k->wrong = "its result is in use";
-    else if (in && write)
+    else if (in && write && !k->write)
         k->wrong = "its operand is written";
     else if ((!in && overlap(&s, &k->in)) || (!out && overlap(&s, &k->out)))
         k->wrong = "its memory has another use";
@@ -130,9 +132,11 @@ static bool check_flight(checker *k, const nd_kernels *list, const nd_flight *x)
     for (int i = 0; i < list->flights.n; i++) {
         const nd_flight *y = list->flights.v[i];
         k->read = x->ahead && y->start >= x->wait;
+        k->write = y->ahead && x->start >= y->wait;
         if (y != x && meet(x, y))
             nd_touch_kernel(k->c, y->k, check_touch, k, y->start);
     }
+    k->write = false;
     if (!x->ahead && (x->k->index < x->start || x->k->index >= x->wait))
         k->wrong = "it starts or ends out of order";
     return tell(k);
