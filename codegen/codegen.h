@@ -106,11 +106,15 @@ typedef struct cg {
     ND_VEC(uint32_t) groups;
     ND_VEC(const char *) group_name; /* "G_dp_tp" */
     cg_names groups_taken;
+    ND_VEC(const char *) ticket_name;    /* "T_layers_attn_q_w" */
+    cg_names tickets_taken;
+    nd_table aheads;                 /* nd_flight -> cg_body */
     cg_names ext_vars;               /* n_batch, o_batch: see cg_declare */
     nd_table kernels;                /* first op -> cg_kernel */
     nd_table bodies;                 /* nd_kernels -> cg_body */
     bool *buffer_used;               /* by mark */
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
+    bool starts_scatter, starts_gather, starts_exchange;
     bool uses_weight, uses_gradient;
 } cg;
 
@@ -227,6 +231,17 @@ void cg_arrivals(cg_fn *f, const nd_kernels *list);
 void cg_comm(cg_fn *f, nd_kernel *k);
 void cg_list(cg_fn *f, const nd_kernels *list, int stage);
 cg_body *cg_emit_body(cg *g, nd_op *repeat);
+void cg_start_caller(cg_fn *f, cg *g);
+/* The function of an iteration: the iterations that it is told, and its text
+ * once its name is known; `out` follows it. */
+void cg_order_iters(cg_fn *f, cg_body *b);
+void cg_finish_body(cg_fn *f, cg_body *b, nd_buf *out);
+/* The iterations [lo, hi) of a repeat that a list of this stage has; stage < 0:
+ * of a body. */
+void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi);
+/* emit_flights.c: what ends and what starts in front of kernel i. */
+void cg_flights(cg_fn *f, const nd_kernels *list, int i, int stage);
+const char *cg_ticket(cg *g, nd_flight *x);
 void cg_emit_stage(cg *g, int s);
 const char *cg_place(cg *g, size_t x);              /* or NDRT_NONE */
 void cg_emit_enums(cg *g, nd_buf *b);

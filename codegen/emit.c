@@ -15,6 +15,7 @@ static void take_file_names(cg *g)
     static const char *const fixed[] = {
         "at", "weight", "gradient", "place", "places", "weights_at",
         "gradients_at", "reduce_scatter", "all_gather", "all_to_all",
+        "start_reduce_scatter", "start_all_gather", "start_all_to_all",
         "mesh_name", "mesh_size", "groups", "extents", "stage_bounds",
         "params", "buckets", "inputs", "outputs", "ranges", "metrics",
         "stages", "program",
@@ -41,7 +42,8 @@ static cg *start(nd_module *m)
     g->a = m->ctx->arena;
     g->c = nd_code_new(m);
     g->global.arena = g->buffers.arena = g->groups_taken.arena = g->a;
-    g->kernels.arena = g->bodies.arena = g->a;
+    g->tickets_taken.arena = g->a;
+    g->kernels.arena = g->bodies.arena = g->aheads.arena = g->a;
     g->value_name = ND_NEWN(g->a, const char *, g->c->nvalues + 1);
     g->buffer_used = ND_NEWN(g->a, bool, g->c->nvalues + 1);
     g->param_name = ND_NEWN(g->a, const char *, m->params.n + 1);
@@ -75,7 +77,8 @@ bool cg_emit_c(nd_module *m, nd_buf *out)
     cg *g = start(m);
     nd_buf code = {.arena = g->a};
     g->out = &code;
-    if (!nd_buckets_check(g->c) || !nd_extents_check(g->c))
+    if (!nd_buckets_check(g->c) || !nd_extents_check(g->c) ||
+        !nd_overlap_check(g->c))
         return false;
     for (int s = 0; s < m->program->nstages; s++)
         cg_emit_stage(g, s);

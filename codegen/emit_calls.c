@@ -24,6 +24,11 @@ static const char *offset_of(cg_fn *f, const cg_target *r)
     const char *s = NULL;
     for (int i = 0; i < r->nterms; i++) {
         const nd_term *t = &r->term[i];
+        if (t->turn) {
+            const char *half = nd_fmt(a, "%s %% 2", cg_iter(f, t->repeat));
+            s = cg_sum(a, s, cg_scaled(f, half, &t->stride));
+            continue;
+        }
         const char *base = cg_start(f, t->base), *x;
         x = t->repeat ? cg_iter(f, t->repeat) : cg_start(f, t->ext);
         if (strcmp(base, "0") != 0)
@@ -245,15 +250,22 @@ static void declare_first(cg_fn *f, const carry *c, nd_op *op, int i, int64_t n)
                 from);
 }
 
+void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi)
+{
+    bool piped = stage >= 0 && g->m->program->nstages > 1 &&
+                 repeat->axes[0] == g->m->plan.pipe_axis;
+    const nd_stage *st = piped ? &g->m->program->stage[stage] : NULL;
+    *lo = piped ? st->lo : 0;
+    *hi = piped ? st->hi : repeat->axes[0]->size;
+}
+
 static void call_repeat(cg_fn *f, nd_kernel *k, int stage)
 {
     cg *g = f->g;
     nd_op *op = k->nodes.v[0].op;
     const cg_body *b = cg_emit_body(g, op);
-    bool piped = stage >= 0 && g->m->program->nstages > 1 &&
-                 op->axes[0] == g->m->plan.pipe_axis;
-    const nd_stage *st = piped ? &g->m->program->stage[stage] : NULL;
-    int64_t lo = piped ? st->lo : 0, hi = piped ? st->hi : op->axes[0]->size;
+    int64_t lo, hi;
+    cg_range(g, op, stage, &lo, &hi);
     if (hi == lo) {
         pass_through(f, op);
         return;
@@ -286,6 +298,7 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
 {
     for (int i = 0; i < list->v.n; i++) {
         nd_kernel *k = list->v.v[i];
+        cg_flights(f, list, i, stage);
         switch (k->kind) {
         case K_LOOP:
             call_kernel(f, k);
@@ -297,16 +310,18 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
             cg_grouped(f, k);
             break;
         case K_COMM:
-            cg_comm(f, k);
+            if (!k->flight)
+                cg_comm(f, k);
             break;
         case K_REPEAT:
             call_repeat(f, k, stage);
             break;
         }
     }
+    cg_flights(f, list, list->v.n, stage);
 }
 
-static void start_caller(cg_fn *f, cg *g)
+void cg_start_caller(cg_fn *f, cg *g)
 {
     cg_fn_start(f, g);
     f->caller = true;
@@ -358,13 +373,31 @@ static bool encloses(const nd_op *outer, const nd_op *op)
 
 /* The iterations that the body is told, outermost first; those of repeats that
  * it runs itself are its own. */
-static void order_iters(cg_fn *f, cg_body *b)
+void cg_order_iters(cg_fn *f, cg_body *b)
 {
     for (int d = 0; d < ND_MAX_RANK; d++)
         for (int i = 0; i < f->iters.n; i++)
             if (depth_of(f->iters.v[i]) == d &&
                 encloses(f->iters.v[i], f->in_repeat))
                 ND_PUSH(f->g->a, &b->iters, f->iters.v[i]);
+}
+
+void cg_finish_body(cg_fn *f, cg_body *b, nd_buf *out)
+{
+    nd_buf head = {.arena = f->g->a};
+    declare_pointers(f, &head);
+    order_carries(f, b);
+    cg_order_iters(f, b);
+    put_body_signature(f, b, out);
+    nd_put(out, "{\n");
+    if (!f->uses_rank)
+        nd_put(out, "    (void)r;\n");
+    cg_declare(f, out);
+    nd_put(out, head.s ? head.s : "");
+    if (head.n)
+        nd_put(out, "\n");
+    nd_put(out, f->b.s ? f->b.s : "");
+    nd_put(out, "}\n\n");
 }
 
 cg_body *cg_emit_body(cg *g, nd_op *repeat)
@@ -375,30 +408,17 @@ cg_body *cg_emit_body(cg *g, nd_op *repeat)
         return b;
     b = ND_NEW(g->a, cg_body);
     cg_fn f;
-    start_caller(&f, g);
+    cg_start_caller(&f, g);
     f.in_repeat = repeat;
     cg_arrivals(&f, list);
     cg_list(&f, list, -1);
-    nd_buf head = {.arena = g->a};
-    declare_pointers(&f, &head);
-    order_carries(&f, b);
-    order_iters(&f, b);
     static const char *const way[] = {"forward", "backward", "prepare"};
     b->name = cg_fresh(&g->global,
                        nd_fmt(g->a, "%s_%s", repeat->axes[0]->name,
                               way[repeat->phase]));
     nd_table_put(&g->bodies, list, b);
     cg_source_comment(g, g->out, 0, repeat->loc);
-    put_body_signature(&f, b, g->out);
-    nd_put(g->out, "{\n");
-    if (!f.uses_rank)
-        nd_put(g->out, "    (void)r;\n");
-    cg_declare(&f, g->out);
-    nd_put(g->out, head.s ? head.s : "");
-    if (head.n)
-        nd_put(g->out, "\n");
-    nd_put(g->out, f.b.s ? f.b.s : "");
-    nd_put(g->out, "}\n\n");
+    cg_finish_body(&f, b, g->out);
     return b;
 }
 
@@ -443,7 +463,7 @@ static void emit_messages(cg *g, int s, const char *name, const nd_cross *x,
     if (!n)
         return;
     cg_fn f;
-    start_caller(&f, g);
+    cg_start_caller(&f, g);
     for (int i = 0; i < n; i++) {
         const nd_value *v = send ? x[i].from : x[i].to;
         nd_ref r;
@@ -462,16 +482,16 @@ void cg_emit_stage(cg *g, int s)
     nd_stage_code *code = &g->c->stage[s];
     cg_fn f;
     if (code->pre.v.n) {
-        start_caller(&f, g);
+        cg_start_caller(&f, g);
         cg_list(&f, &code->pre, s);
         finish_stage_fn(&f, s, "prepare");
     }
-    start_caller(&f, g);
+    cg_start_caller(&f, g);
     cg_arrivals(&f, &code->fwd);
     cg_list(&f, &code->fwd, s);
     add_loss(&f, s);
     finish_stage_fn(&f, s, "forward");
-    start_caller(&f, g);
+    cg_start_caller(&f, g);
     cg_arrivals(&f, &code->bwd);
     cg_list(&f, &code->bwd, s);
     finish_stage_fn(&f, s, "backward");

@@ -4,7 +4,8 @@
  *                                             a, b, n_batch, 6, 8, NDRT_SUM);
  *
  * Operands and results are packed; what lies around the axis is one count of
- * elements before it and one behind it.
+ * elements before it and one behind it. What is in flight calls start_..., see
+ * emit_flights.c.
  */
 #include "codegen.h"
 
@@ -23,26 +24,42 @@ static const char *of_dtype(nd_dtype t)
     return t == ND_I32 ? "_I32" : t == ND_I64 ? "_I64" : "";
 }
 
-static void all_reduce(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+/* The beginning of a call: its name and first arguments. What is in flight
+ * names its ticket. */
+static const char *call(cg_fn *f, nd_kernel *k, const char *prefix,
+                        const char *name)
 {
+    nd_arena *a = f->g->a;
+    return k->flight ? nd_fmt(a, "%sstart_%s(r, %s", prefix, name,
+                              cg_ticket(f->g, k->flight))
+                     : nd_fmt(a, "%s%s(r", prefix, name);
+}
+
+static void all_reduce(cg_fn *f, nd_kernel *k, const nd_ref *x,
+                       const nd_ref *y)
+{
+    nd_op *op = k->nodes.v[0].op;
     const char *out = cg_pointer_to(f, y, true)->name;
     const char *in = cg_pointer_to(f, x, false)->name;
     nd_len n = nd_numel_local(f->g->c, y);
     if (strcmp(in, out) != 0)
         cg_line(f, "memcpy(%s, %s, %s);", out, in, cg_bytes(f, y));
-    cg_line(f, "ndrt_all_reduce(r, %s, %s, %s, NDRT_%s%s);",
+    cg_line(f, "%s, %s, %s, %s, NDRT_%s%s);",
+            call(f, k, "ndrt_", "all_reduce"),
             cg_group_name(f->g, op->mesh), out, cg_len(f, &n),
             op->sub == RED_MAX ? "MAX" : "SUM", of_dtype(y->dtype));
 }
 
-static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+static void pieces(cg_fn *f, nd_kernel *k, const nd_ref *x, const nd_ref *y)
 {
+    nd_op *op = k->nodes.v[0].op;
     bool scatter = op->kind == OP_REDUCE_SCATTER;
     nd_code *c = f->g->c;
     int i = nd_ref_axis(y, op->axes[0]);
     nd_len outer = span(c, y, 0, i), inner = span(c, y, i + 1, y->rank);
     const nd_ref *cut = scatter ? y : x, *whole = scatter ? x : y;
-    *(scatter ? &f->g->uses_scatter : &f->g->uses_gather) = true;
+    *(scatter ? k->flight ? &f->g->starts_scatter : &f->g->uses_scatter
+      : k->flight ? &f->g->starts_gather : &f->g->uses_gather) = true;
     const char *to = cg_pointer_to(f, y, true)->name;
     const char *from = cg_pointer_to(f, x, false)->name;
     if (y->dtype != ND_F32) {        /* the same bits as floats */
@@ -53,8 +70,8 @@ static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
     const char *how = scatter ? nd_fmt(f->g->a, ", NDRT_SUM%s",
                                        of_dtype(y->dtype))
                               : "";
-    cg_line(f, "%s(r, %s, %s, %s, %s, %s, %s, %s%s);",
-            scatter ? "reduce_scatter" : "all_gather",
+    cg_line(f, "%s, %s, %s, %s, %s, %s, %s, %s%s);",
+            call(f, k, "", scatter ? "reduce_scatter" : "all_gather"),
             cg_group_name(f->g, op->mesh),
             cg_ext(f->g, cut->ext[nd_ref_axis(cut, op->axes[0])]), from, to,
             cg_len(f, &outer),
@@ -64,8 +81,10 @@ static void pieces(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
 
 /* [outer, first axis, mid, second axis, inner], of which one is gathered and
  * the other is cut; inner counts bytes. */
-static void all_to_all(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+static void all_to_all(cg_fn *f, nd_kernel *k, const nd_ref *x,
+                       const nd_ref *y)
 {
+    nd_op *op = k->nodes.v[0].op;
     nd_code *c = f->g->c;
     int i = nd_ref_axis(y, op->axes[0]), j = nd_ref_axis(y, op->axes[1]);
     bool joins_first = i < j;
@@ -74,8 +93,9 @@ static void all_to_all(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
     nd_len outer = span(c, y, 0, p), mid = span(c, y, p + 1, q);
     nd_len inner = span(c, y, q + 1, y->rank);
     inner.k *= (int64_t)nd_dtype_size(y->dtype);
-    f->g->uses_exchange = true;
-    cg_line(f, "all_to_all(r, %s, %s, %s, %s, %s, %s, %s, %s, %s);",
+    *(k->flight ? &f->g->starts_exchange : &f->g->uses_exchange) = true;
+    cg_line(f, "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s);",
+            call(f, k, "", "all_to_all"),
             cg_group_name(f->g, op->mesh), cg_ext(f->g, first->ext[p]),
             cg_ext(f->g, second->ext[q]), cg_pointer_to(f, x, false)->name,
             cg_pointer_to(f, y, true)->name, cg_len(f, &outer),
@@ -83,11 +103,14 @@ static void all_to_all(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
             joins_first ? "true" : "false");
 }
 
-static void shift_ring(cg_fn *f, nd_op *op, const nd_ref *x, const nd_ref *y)
+static void shift_ring(cg_fn *f, nd_kernel *k, const nd_ref *x,
+                       const nd_ref *y)
 {
+    nd_op *op = k->nodes.v[0].op;
     const char *to = cg_pointer_to(f, y, true)->name;
     const char *from = cg_pointer_to(f, x, false)->name;
-    cg_line(f, "ndrt_shift_ring(r, %s, %lld, %s, %s, %s);",
+    cg_line(f, "%s, %s, %lld, %s, %s, %s);",
+            call(f, k, "ndrt_", "shift_ring"),
             cg_group_name(f->g, op->mesh), (long long)nd_roll_by(op), from, to,
             cg_bytes(f, y));
 }
@@ -104,11 +127,11 @@ void cg_comm(cg_fn *f, nd_kernel *k)
     if (op->kind == OP_DISPATCH || op->kind == OP_COMBINE)
         cg_travel(f, op);
     else if (op->kind == OP_ALL_REDUCE)
-        all_reduce(f, op, &x, &y);
+        all_reduce(f, k, &x, &y);
     else if (op->kind == OP_ALL_TO_ALL)
-        all_to_all(f, op, &x, &y);
+        all_to_all(f, k, &x, &y);
     else if (op->kind == OP_SHIFT_RING)
-        shift_ring(f, op, &x, &y);
+        shift_ring(f, k, &x, &y);
     else
-        pieces(f, op, &x, &y);
+        pieces(f, k, &x, &y);
 }

@@ -41,6 +41,7 @@ void cg_emit_enums(cg *g, nd_buf *b)
         ND_PUSH(g->a, &q, g->group_name.v[i]);
     enum_of(b, "Groups: ranks that differ along these mesh axes only.", q.v,
             q.n);
+    enum_of(b, "Calls in flight.", g->ticket_name.v, g->ticket_name.n);
     for (int i = 0; i < g->c->nvalues; i++)
         if (g->buffer_used[i])
             ND_PUSH(g->a, &v, nd_fmt(g->a, "B_%s", g->value_name[i]));
@@ -123,49 +124,75 @@ static void helper(nd_buf *b, const char *name, const char *table)
             name, table);
 }
 
+/* A function's head: its name and parameters. */
+static void put_signature(nd_buf *b, bool start, const char *name,
+                          const char *params)
+{
+    nd_buf s = {.arena = b->arena};
+    nd_putf(&s, "static void %s%s(ndrt_rank *r, %s%s)", start ? "start_" : "",
+            name, start ? "int ticket, " : "", params);
+    cg_fold(b, 0, s.s);
+    nd_put(b, "{\n");
+}
+
+static void put_call(nd_buf *b, bool start, const char *name, const char *args)
+{
+    nd_buf s = {.arena = b->arena};
+    nd_putf(&s, "ndrt_%s%s(r, %s%s);", start ? "start_" : "", name,
+            start ? "ticket, " : "", args);
+    cg_fold(b, 4, s.s);
+    nd_put(b, "}\n\n");
+}
+
+static void put_scatter(nd_buf *b, int most, bool start)
+{
+    put_signature(b, start, "reduce_scatter",
+                  "int group, int extent, const float *x, float *y, int64_t "
+                  "outer, int64_t whole, int64_t inner, ndrt_fold_kind how");
+    nd_putf(b, "    int64_t n[%d];\n    ndrt_pieces(r, group, extent, n);\n",
+            most);
+    put_call(b, start, "reduce_scatter",
+             "group, x, whole * inner, y, r->n[extent] * inner, outer, n, "
+             "inner, how");
+}
+
+static void put_gather(nd_buf *b, int most, bool start)
+{
+    put_signature(b, start, "all_gather",
+                  "int group, int extent, const float *x, float *y, int64_t "
+                  "outer, int64_t whole, int64_t inner");
+    nd_putf(b, "    int64_t n[%d];\n    ndrt_pieces(r, group, extent, n);\n",
+            most);
+    put_call(b, start, "all_gather",
+             "group, x, r->n[extent] * inner, y, whole * inner, outer, n, "
+             "inner");
+}
+
+static void put_exchange(nd_buf *b, int most, bool start)
+{
+    put_signature(b, start, "all_to_all",
+                  "int group, int first, int second, const void *x, void *y, "
+                  "int64_t outer, int64_t mid, int64_t inner, bool "
+                  "joins_first");
+    nd_putf(b, "    int64_t p[%d], q[%d];\n"
+               "    ndrt_pieces(r, group, first, p);\n"
+               "    ndrt_pieces(r, group, second, q);\n", most, most);
+    put_call(b, start, "all_to_all",
+             "group, x, y, outer, p, mid, q, inner, joins_first");
+}
+
 /* What a collective over pieces needs besides the buffers. */
 static void put_helpers(cg *g, nd_buf *b)
 {
     int most = nd_mesh_ranks(&g->m->mesh);
-    if (g->uses_scatter)
-        nd_putf(b,
-                "static void reduce_scatter(ndrt_rank *r, int group, int "
-                "extent, const float *x,\n"
-                "                           float *y, int64_t outer, int64_t "
-                "whole,\n"
-                "                           int64_t inner, ndrt_fold_kind how)"
-                "\n{\n"
-                "    int64_t n[%d];\n"
-                "    ndrt_pieces(r, group, extent, n);\n"
-                "    ndrt_reduce_scatter(r, group, x, whole * inner, y, "
-                "r->n[extent] * inner,\n"
-                "                        outer, n, inner, how);\n}\n\n",
-                most);
-    if (g->uses_gather)
-        nd_putf(b,
-                "static void all_gather(ndrt_rank *r, int group, int extent, "
-                "const float *x,\n"
-                "                       float *y, int64_t outer, int64_t "
-                "whole,\n"
-                "                       int64_t inner)\n{\n"
-                "    int64_t n[%d];\n"
-                "    ndrt_pieces(r, group, extent, n);\n"
-                "    ndrt_all_gather(r, group, x, r->n[extent] * inner, y, "
-                "whole * inner,\n"
-                "                    outer, n, inner);\n}\n\n", most);
-    if (g->uses_exchange)
-        nd_putf(b,
-                "static void all_to_all(ndrt_rank *r, int group, int first, "
-                "int second,\n"
-                "                       const void *x, void *y, int64_t "
-                "outer, int64_t mid,\n"
-                "                       int64_t inner, bool joins_first)"
-                "\n{\n"
-                "    int64_t p[%d], q[%d];\n"
-                "    ndrt_pieces(r, group, first, p);\n"
-                "    ndrt_pieces(r, group, second, q);\n"
-                "    ndrt_all_to_all(r, group, x, y, outer, p, mid, q, inner, "
-                "joins_first);\n}\n\n", most, most);
+    for (int start = 0; start < 2; start++) {
+        if (start ? g->starts_scatter : g->uses_scatter)
+            put_scatter(b, most, start);
+        if (start ? g->starts_gather : g->uses_gather)
+            put_gather(b, most, start);
+        if (start ? g->starts_exchange : g->uses_exchange)
+            put_exchange(b, most, start);
+    }
 }
 
 void cg_emit_places(cg *g, nd_buf *b)

@@ -356,6 +356,8 @@ static void emit_program(cg *g, nd_buf *b)
     count(b, "noutputs", "outputs", g->m->outputs.n);
     count(b, "nstages", "stages", g->m->program->nstages);
     count(b, "ngroups", "groups", g->groups.n);
+    if (g->ticket_name.n)
+        nd_putf(b, "    .nflights = %d,\n", g->ticket_name.n);
     uint32_t micro = 1u << m->micro;
     if (g->m->loss)
         nd_putf(b, "    .loss_sum = 0x%x,\n",

@@ -2,10 +2,11 @@
  * update, in order, under the source line that asks for it; then the sums.
  *
  *   gpt.nd:20  x = x + attention(layernorm[d](x) as ln1) as attn
- *     forward    all_gather    over tp    16 x   12,288 B   196,608 B   48.4 us
+ *     forward    all_gather    over tp    16 x  12,288 B  196,608 B  48.4 us
  *
  * The calls are those of a step; the bytes are those of the largest call and
- * of all of them. The rows come from passes/comm_report.c.
+ * of all of them. What kernels run beside is marked. The rows come from
+ * passes/comm_report.c.
  */
 #include "codegen.h"
 
@@ -16,6 +17,7 @@ typedef struct report {
     nd_arena *a;
     nd_buf *b;
     nd_comm_rows rows;
+    bool marked;                     /* one of them */
 } report;
 
 static const char *seconds_text(nd_arena *a, double t)
@@ -49,11 +51,13 @@ static const char *heading(report *r, const nd_comm_row *x)
 
 static void put_row(report *r, const nd_comm_row *x)
 {
-    nd_putf(r->b, "    %-10s %-14s over %-10s %6lld x %17s %19s %9s\n",
+    r->marked |= x->flight != NULL;
+    const char *mark = !x->flight ? "" : x->flight->ahead ? "  ahead" : "  *";
+    nd_putf(r->b, "    %-10s %-14s over %-10s %6lld x %17s %19s %9s%s\n",
             x->when, x->name, cg_mesh_text(r->m, x->mesh),
             (long long)x->calls, bytes_text(r->a, x->about, x->once),
             bytes_text(r->a, x->about, x->bytes),
-            x->kind == COMM_RECV ? "-" : seconds_text(r->a, x->seconds));
+            x->kind == COMM_RECV ? "-" : seconds_text(r->a, x->seconds), mark);
 }
 
 static void put_rows(report *r)
@@ -174,4 +178,8 @@ void cg_report_comm(nd_module *m, int rank, nd_buf *out)
         if (rank >= 0)
             break;
     }
+    if (r.marked)
+        nd_put(out, "\n*      starts early, is waited for late: a product is "
+                    "computed beside it\nahead  starts one iteration of its "
+                    "repeat ahead\n");
 }

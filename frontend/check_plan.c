@@ -461,7 +461,8 @@ static void check_ranks(ck *c, const ast_decl *d)
     for (int i = 0; i < c->m->mesh.micro; i++)
         n *= c->m->mesh.size[i];
     if (n > 65536)
-        ck_say(c, mesh_place(c, d, -1), "a mesh of %.0f ranks; at most 65536", n);
+        ck_say(c, mesh_place(c, d, -1), "a mesh of %.0f ranks; at most 65536",
+               n);
 }
 
 void ck_plan(ck *c, const ast_decl *d)

@@ -92,14 +92,16 @@ static bool is_cut_in_time(const lister *l, const nd_value *v)
 }
 
 /* Microbatches differ in size where rows do not divide. */
-static void push_op(lister *l, const char *when, const nd_op *op, int64_t times,
-                    int64_t micro)
+static void push_op(lister *l, const char *when, const nd_kernel *k,
+                    int64_t times, int64_t micro)
 {
+    const nd_op *op = k->nodes.v[0].op;
     nd_comm_row r = row_of(l, when, nd_ops[op->kind].name, op->mesh);
     nd_spot s = l->at;
     if (r.members == 1)              /* it sorts rows, and sends none */
         return;
     r.loc = op->loc;
+    r.flight = k->flight;
     if (!is_cut_in_time(l, op->in[0]) && !is_cut_in_time(l, op->out[0])) {
         count(l, &r, nd_op_message(op, &s), times * micro);
     } else {
@@ -122,7 +124,7 @@ static void walk(lister *l, const char *when, const nd_kernels *list,
             walk(l, when, k->body, times * (piped ? l->at.iterations
                                                   : op->axes[0]->size), micro);
         } else if (k->kind == K_COMM && times) {
-            push_op(l, when, op, times, micro);
+            push_op(l, when, k, times, micro);
         }
     }
 }

@@ -563,6 +563,7 @@ nd_code *nd_code_new(nd_module *m)
     nd_extents(c);
     nd_fuse_uses(c);
     nd_fuse(c);
+    nd_overlap(c);
     nd_buckets(c);
     nd_memplan_new(c);
     return c;

@@ -341,6 +341,14 @@ static nd_ref param_ref(nd_code *c, nd_param *p, nd_root root)
     return r;
 }
 
+/* One of two places, this iteration's. */
+static void take_turns(nd_code *c, const nd_value *v, nd_op *repeat, nd_ref *r)
+{
+    size_t n = nd_bytes_max(c, v) / nd_dtype_size(v->type.dtype);
+    r->term[r->nterms++] = (nd_term){.repeat = repeat, .turn = true,
+                                     .stride = {.k = (int64_t)n}};
+}
+
 bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r)
 {
     nd_class k = nd_class_of(c, v);
@@ -360,6 +368,8 @@ bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r)
     if (info->yield >= 0)
         return ref_of_yield(c, v, info->yield, r);
     *r = buffer(c, v);
+    if (info->ahead)
+        take_turns(c, v, info->ahead, r);
     return true;
 }
 

@@ -22,75 +22,6 @@ static size_t up64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-/* ---- which buffers a kernel touches ------------------------------------- */
-
-typedef void touch_fn(void *user, const nd_value *root, int index);
-
-typedef struct walker {
-    nd_code *c;
-    nd_kernel *k;
-    touch_fn *touch;
-    void *user;
-    int index;
-} walker;
-
-static void touch_value(walker *w, const nd_value *v)
-{
-    nd_ref r;
-    if (nd_ref_of(w->c, v, &r) && r.root == AT_BUFFER)
-        w->touch(w->user, r.value, w->index);
-}
-
-static void touch_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
-{
-    walker *w = user;
-    (void)c;
-    (void)in_memory;
-    const nd_node *n = nd_node_of(w->k, leaf);
-    if (!n || n->stored)
-        touch_value(w, leaf);
-}
-
-static void touch_list(nd_code *c, const nd_kernels *list, touch_fn *touch,
-                       void *user, int index);
-
-static void touch_repeat(walker *w)
-{
-    nd_op *op = w->k->nodes.v[0].op;
-    for (int i = 0; i < op->nin; i++)
-        nd_leaves_of(w->c, op->in[i], true, touch_leaf, w);
-    for (int i = 0; i < op->nout; i++)
-        touch_value(w, op->out[i]);
-    /* The other half of the pair that a carried value alternates between. */
-    for (int i = 0; i < op->ncarry; i++)
-        if (!nd_kept_carry(op, i))
-            w->touch(w->user, op->body->args.v[i], w->index);
-    touch_list(w->c, w->k->body, w->touch, w->user, w->index);
-}
-
-/* index < 0: the kernel's own position. */
-static void touch_list(nd_code *c, const nd_kernels *list, touch_fn *touch,
-                       void *user, int index)
-{
-    for (int i = 0; i < list->v.n; i++) {
-        nd_kernel *k = list->v.v[i];
-        walker w = {c, k, touch, user, index < 0 ? i : index};
-        if (k->kind == K_REPEAT) {
-            touch_repeat(&w);
-            continue;
-        }
-        for (int j = 0; j < k->nodes.n; j++) {
-            nd_node *n = &k->nodes.v[j];
-            nd_leaves(c, n->op, touch_leaf, &w);
-            bool out = k->kind == K_LOOP
-                           ? n->stored
-                           : !nd_info(c, n->op->out[0])->accum;
-            if (n->op->nout && out)
-                touch_value(&w, n->op->out[0]);
-        }
-    }
-}
-
 /* ---- packing intervals -------------------------------------------------- */
 
 typedef struct item {
@@ -243,16 +174,28 @@ typedef struct temps {
     nd_table at;                     /* value -> item + 1 */
 } temps;
 
-/* A carried argument's second buffer belongs to the block of the repeat. */
-static const nd_block *home_block(const nd_value *v)
+/* A carried argument's second buffer belongs to the block of the repeat, and so
+ * do the two places of what it gathers ahead. */
+static const nd_block *home_block(const nd_code *c, const nd_value *v)
 {
-    return v->def ? v->def->block : v->owner->parent->block;
+    const nd_op *ahead = nd_info(c, v)->ahead;
+    return ahead    ? ahead->block
+           : v->def ? v->def->block
+                    : v->owner->parent->block;
 }
 
-static void live(void *user, const nd_value *v, int index)
+static size_t bytes_of(nd_code *c, const nd_value *v)
+{
+    return nd_bytes_max(c, v) * (nd_info(c, v)->ahead ? 2 : 1);
+}
+
+static void live(void *user, const nd_ref *at, bool write, int index)
 {
     temps *t = user;
-    if (home_block(v) != t->block || (t->skip && t->skip[v->mark]))
+    const nd_value *v = at->value;
+    (void)write;
+    if (at->root != AT_BUFFER || home_block(t->c, v) != t->block ||
+        (t->skip && t->skip[v->mark]))
         return;
     int i = (int)(intptr_t)nd_table_get(&t->at, v);
     if (i) {
@@ -261,7 +204,7 @@ static void live(void *user, const nd_value *v, int index)
         old->to = index > old->to ? index : old->to;
         return;
     }
-    item x = {.v = v, .bytes = nd_bytes_max(t->c, v), .from = index,
+    item x = {.v = v, .bytes = bytes_of(t->c, v), .from = index,
               .to = index};
     ND_PUSH(t->c->a, &t->it, x);
     nd_table_put(&t->at, v, (void *)(intptr_t)t->it.n);
@@ -273,7 +216,7 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
     t->c = c;
     t->block = block;
     t->at.arena = c->a;
-    touch_list(c, list, live, t, -1);
+    nd_touch_list(c, list, live, t, -1);
     for (int i = 0; i < list->v.n; i++) {
         nd_kernels *body = list->v.v[i]->body;
         if (!body)
@@ -289,7 +232,7 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
 static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v,
                       size_t base, size_t slot_stride)
 {
-    nd_place p = {v, base, nd_bytes_max(c, v), slot_stride};
+    nd_place p = {v, base, bytes_of(c, v), slot_stride};
     ND_PUSH(c->a, &s->places, p);
 }
 
@@ -314,12 +257,13 @@ typedef struct stage_use {
     uint8_t *lists;                  /* by mark: bits of the lists */
 } stage_use;
 
-static void note_list(void *user, const nd_value *v, int index)
+static void note_list(void *user, const nd_ref *at, bool write, int index)
 {
     stage_use *u = user;
+    (void)write;
     (void)index;
-    if (home_block(v) == u->c->m->step)
-        u->lists[v->mark] |= (uint8_t)(1 << u->list);
+    if (at->root == AT_BUFFER && home_block(u->c, at->value) == u->c->m->step)
+        u->lists[at->value->mark] |= (uint8_t)(1 << u->list);
 }
 
 static nd_kernels *list_of(nd_stage_code *s, int list)
@@ -359,7 +303,7 @@ static void find_uses(nd_code *c, int s, uint8_t *lists)
     const nd_stage *st = &p->stage[s];
     stage_use u = {.c = c, .lists = lists};
     for (u.list = 0; u.list < NLISTS; u.list++)
-        touch_list(c, list_of(&c->stage[s], u.list), note_list, &u, -1);
+        nd_touch_list(c, list_of(&c->stage[s], u.list), note_list, &u, -1);
     for (int i = 0; i < st->send_fwd.n; i++)
         mark_root(c, lists, st->send_fwd.v[i].from, CROSSES);
     for (int i = 0; i < st->send_bwd.n; i++)

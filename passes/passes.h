@@ -162,6 +162,7 @@ typedef struct nd_len {
  * `repeat`, or (off[ext] - off[base]) * stride for a piece of an axis. */
 typedef struct nd_term {
     nd_op *repeat;
+    bool turn;                       /* l % 2 and not l - off[base] */
     int ext, base;
     nd_len stride;
 } nd_term;
@@ -232,11 +233,27 @@ typedef struct nd_kernel {
     bool split;                      /* while fusing: inner is decided */
     int npasses;
     struct nd_kernels *body;         /* K_REPEAT */
+    struct nd_flight *flight;        /* of a K_COMM that others run beside */
+    int early;                       /* K_REPEAT: what its first iteration
+                                        waits for starts before that kernel */
 } nd_kernel;
+
+/* A collective that starts in front of one kernel of its list and is waited for
+ * in front of another (n: at the end). What `ahead` names, it starts for the
+ * repeat's next iteration where it was waited for in this one: its result has
+ * two places, which take turns. See overlap.c. */
+typedef struct nd_flight {
+    nd_kernel *k;
+    int start, wait;
+    nd_op *ahead;                    /* or NULL */
+    int ticket;                      /* the emitter's */
+} nd_flight;
 
 typedef struct nd_kernels {
     nd_block *block;                 /* the body, or NULL for a stage's list */
     ND_VEC(nd_kernel *) v;
+    ND_VEC(nd_flight *) flights;     /* in the order of the collectives */
+    bool overlapped;                 /* flights have been chosen */
 } nd_kernels;
 
 /* What becomes of a value in generated code. */
@@ -257,6 +274,8 @@ typedef struct nd_vinfo {
     nd_value *alias;                 /* lies where this value lies */
     nd_op *accum;                    /* it only goes into this accumulate */
     int yield;                       /* the body's yield it is written as; -1 */
+    nd_op *ahead;                    /* the repeat that gathers it one
+                                        iteration ahead; or NULL */
     nd_kernel *kernel;               /* where it is made, in the list at hand */
 } nd_vinfo;
 
@@ -388,6 +407,24 @@ bool nd_loop_reads(nd_code *c, nd_kernel *k, nd_value *v);
 void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
+/* ---- touches.c: which memory a kernel reads and writes ------------------- */
+
+/* `at` is where; index is the kernel's position in the list that was given, or
+ * what was given instead. */
+typedef void nd_touch_fn(void *user, const nd_ref *at, bool write, int index);
+void nd_touch_kernel(nd_code *c, nd_kernel *k, nd_touch_fn *f, void *user,
+                     int index);
+/* All kernels. A collective's memory is in use from its start to its wait.
+ * index < 0: the kernel's own position. */
+void nd_touch_list(nd_code *c, const nd_kernels *list, nd_touch_fn *f,
+                   void *user, int index);
+
+/* ---- overlap.c, overlap_check.c: collectives beside kernels -------------- */
+
+void nd_overlap(nd_code *c);         /* fills the lists' flights */
+/* Is what is in flight left alone, in every place of every stage? */
+bool nd_overlap_check(nd_code *c);
+
 void nd_memplan_new(nd_code *c);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 
@@ -422,6 +459,7 @@ typedef struct nd_comm_row {
     int64_t bytes;                   /* of the step; a receive's are sent by
                                         another rank */
     double seconds;
+    const nd_flight *flight;         /* kernels run beside it; or NULL */
 } nd_comm_row;
 typedef ND_VEC(nd_comm_row) nd_comm_rows;
 /* In the order of the program. */

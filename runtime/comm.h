@@ -73,6 +73,10 @@ typedef struct ndrt_comm_ops {
     /* Prints `line`, if this is the first failure, and stops all ranks. */
     void (*abort)(ndrt_comm *c, ndrt_status s, const char *line);
     size_t (*scratch)(const ndrt_comm *c);       /* bytes of buffers held */
+    /* A second one of this rank, with groups of its own, that another thread
+     * may use at the same time; NULL if there is none. It is closed with this
+     * one. */
+    ndrt_comm *(*another)(ndrt_comm *c);
     void (*close)(ndrt_comm *c);
 } ndrt_comm_ops;
 
@@ -102,9 +106,10 @@ void ndrt_world_free(ndrt_world *w);
 
 /* ---- comm_mpi.c, loaded with dlopen ----------------------------------- */
 
-enum { NDRT_PLUGIN_VERSION = 4 };
-/* `fold` is handed over because the plug-in links to nothing of ours. */
-typedef ndrt_status ndrt_mpi_open_fn(int version, ndrt_fold_fn *fold,
+enum { NDRT_PLUGIN_VERSION = 5 };
+/* `fold` is handed over because the plug-in links to nothing of ours; `two`:
+ * another one may be asked for. */
+typedef ndrt_status ndrt_mpi_open_fn(int version, ndrt_fold_fn *fold, bool two,
                                      ndrt_comm **comm, char *error,
                                      size_t error_size);
 #define NDRT_MPI_OPEN "ndrt_mpi_open"

@@ -22,6 +22,7 @@ typedef struct meeting {          /* one group of ranks */
     struct meeting *next;
     pthread_mutex_t lock;
     pthread_cond_t all_here;
+    int lane;                     /* of the communicators that meet here */
     int n, arrived;
     uint64_t generation;
     int *ranks;
@@ -50,6 +51,7 @@ typedef struct mailbox {          /* of one receiver */
 typedef struct local_comm {
     ndrt_comm base;
     ndrt_world *world;
+    int lane;                     /* 0, or 1: a rank's other one */
     const float **src;            /* one per rank, for ndrt_fold */
 } local_comm;
 
@@ -58,10 +60,12 @@ struct ndrt_world {
     pthread_mutex_t lock;         /* meetings, status */
     meeting *meetings;
     mailbox *box;
-    local_comm *comm;
+    local_comm *comm;             /* of all ranks, lane by lane */
     ndrt_status status;
     atomic_bool stopped;
 };
+
+enum { LANES = 2 };
 
 static const ndrt_comm_ops local_ops;
 
@@ -83,8 +87,9 @@ ndrt_world *ndrt_world_new(int size)
     w->size = size;
     pthread_mutex_init(&w->lock, NULL);
     w->box = calloc((size_t)size, sizeof *w->box);
-    w->comm = calloc((size_t)size, sizeof *w->comm);
-    const float **src = calloc((size_t)size * (size_t)size, sizeof *src);
+    w->comm = calloc((size_t)size * LANES, sizeof *w->comm);
+    const float **src = calloc((size_t)size * (size_t)size * LANES,
+                               sizeof *src);
     if (!w->box || !w->comm || !src) {
         free(w->box);
         free(w->comm);
@@ -96,9 +101,12 @@ ndrt_world *ndrt_world_new(int size)
     for (int i = 0; i < size; i++) {
         pthread_mutex_init(&w->box[i].lock, NULL);
         pthread_cond_init(&w->box[i].changed, NULL);
-        w->comm[i].base = (ndrt_comm){.ops = &local_ops, .rank = i,
+    }
+    for (int i = 0; i < size * LANES; i++) {
+        w->comm[i].base = (ndrt_comm){.ops = &local_ops, .rank = i % size,
                                       .size = size, .cpus = cpus};
         w->comm[i].world = w;
+        w->comm[i].lane = i / size;
         w->comm[i].src = src + (size_t)i * (size_t)size;
     }
     return w;
@@ -143,13 +151,14 @@ void ndrt_world_free(ndrt_world *w)
     free(w);
 }
 
-static meeting *new_meeting(const ndrt_group *g)
+static meeting *new_meeting(const ndrt_group *g, int lane)
 {
     meeting *m = calloc(1, sizeof *m);
     size_t n = (size_t)g->n;
 
     if (!m)
         return NULL;
+    m->lane = lane;
     m->n = g->n;
     m->ranks = malloc(n * sizeof *m->ranks);
     m->slot = calloc(n, sizeof *m->slot);
@@ -169,15 +178,16 @@ static meeting *new_meeting(const ndrt_group *g)
 static ndrt_status local_group(ndrt_comm *c, ndrt_group *g)
 {
     ndrt_world *w = ((local_comm *)c)->world;
+    int lane = ((local_comm *)c)->lane;
     meeting *m;
 
     pthread_mutex_lock(&w->lock);
     for (m = w->meetings; m; m = m->next) {
-        if (m->n == g->n && memcmp(m->ranks, g->ranks,
-                                   (size_t)g->n * sizeof *g->ranks) == 0)
+        if (m->lane == lane && m->n == g->n &&
+            memcmp(m->ranks, g->ranks, (size_t)g->n * sizeof *g->ranks) == 0)
             break;
     }
-    if (!m && (m = new_meeting(g))) {
+    if (!m && (m = new_meeting(g, lane))) {
         m->next = w->meetings;
         w->meetings = m;
     }
@@ -459,6 +469,13 @@ static size_t local_scratch(const ndrt_comm *c)
     return (size_t)c->size * sizeof(float *);
 }
 
+static ndrt_comm *local_another(ndrt_comm *c)
+{
+    const local_comm *l = (local_comm *)c;
+
+    return l->lane ? NULL : &l->world->comm[c->size + c->rank].base;
+}
+
 /* All is freed with the world: others may still be using it. */
 static void local_close(ndrt_comm *c)
 {
@@ -477,5 +494,6 @@ static const ndrt_comm_ops local_ops = {
     .barrier = local_barrier,
     .abort = local_abort,
     .scratch = local_scratch,
+    .another = local_another,
     .close = local_close,
 };

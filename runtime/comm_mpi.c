@@ -30,6 +30,7 @@ typedef struct mpi_comm {
     int *count, *at, *count2, *at2;
     MPI_Comm *made;               /* to be freed */
     int nmade;
+    struct mpi_comm *other;       /* for another thread, or NULL */
 } mpi_comm;
 
 static ndrt_status failed(ndrt_comm *c, const char *what, int code)
@@ -419,12 +420,22 @@ static void mpi_abort(ndrt_comm *c, ndrt_status s, const char *line)
 static size_t mpi_scratch(const ndrt_comm *c)
 {
     const mpi_comm *m = (const mpi_comm *)c;
+    int64_t cap = m->cap + (m->other ? m->other->cap : 0);
 
-    return (size_t)m->cap * (2 * (size_t)c->size + 1) * sizeof(float);
+    return (size_t)cap * (2 * (size_t)c->size + 1) * sizeof(float);
+}
+
+static ndrt_comm *mpi_another(ndrt_comm *c)
+{
+    mpi_comm *m = (mpi_comm *)c;
+
+    return m->other ? &m->other->base : NULL;
 }
 
 static void mpi_free(mpi_comm *m)
 {
+    for (int i = 0; i < m->nmade; i++)
+        MPI_Comm_free(&m->made[i]);
     free(m->out);
     free(m->in);
     free(m->sum);
@@ -438,8 +449,8 @@ static void mpi_close(ndrt_comm *c)
 {
     mpi_comm *m = (mpi_comm *)c;
 
-    for (int i = 0; i < m->nmade; i++)
-        MPI_Comm_free(&m->made[i]);
+    if (m->other)
+        mpi_free(m->other);
     mpi_free(m);
     MPI_Finalize();
 }
@@ -456,6 +467,7 @@ static const ndrt_comm_ops mpi_ops = {
     .barrier = mpi_barrier,
     .abort = mpi_abort,
     .scratch = mpi_scratch,
+    .another = mpi_another,
     .close = mpi_close,
 };
 
@@ -497,42 +509,71 @@ static int cpus_per_rank(int rank)
     return cpus;
 }
 
-ndrt_mpi_open_fn ndrt_mpi_open;
-
-ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, ndrt_comm **comm,
-                          char *error, size_t error_size)
+/* NULL: no memory. */
+static mpi_comm *new_comm(ndrt_fold_fn *fold, int rank, int size, int cpus,
+                          int64_t chunk)
 {
-    int had, rank, size;
     mpi_comm *m = calloc(1, sizeof *m);
 
-    if (version != NDRT_PLUGIN_VERSION || !m) {
-        snprintf(error, error_size, !m ? "out of memory" :
+    if (!m)
+        return NULL;
+    m->base = (ndrt_comm){.ops = &mpi_ops, .rank = rank, .size = size,
+                          .cpus = cpus};
+    m->fold = fold;
+    m->chunk = chunk;
+    m->src = calloc((size_t)size, sizeof *m->src);
+    m->count = calloc((size_t)size * 4, sizeof *m->count);
+    if (!m->src || !m->count) {
+        mpi_free(m);
+        return NULL;
+    }
+    m->at = m->count + size;
+    m->count2 = m->count + 2 * size;
+    m->at2 = m->count + 3 * size;
+    return m;
+}
+
+/* Two threads may call MPI at once, on every rank. */
+static bool all_have(int level)
+{
+    int lowest = level;
+
+    MPI_Allreduce(MPI_IN_PLACE, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    return lowest >= MPI_THREAD_MULTIPLE;
+}
+
+ndrt_mpi_open_fn ndrt_mpi_open;
+
+ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, bool two,
+                          ndrt_comm **comm, char *error, size_t error_size)
+{
+    int had, rank, size;
+
+    if (version != NDRT_PLUGIN_VERSION) {
+        snprintf(error, error_size,
                  "it is of another version than the program");
-        free(m);
         return NDRT_EINTERNAL;
     }
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &had) !=
-        MPI_SUCCESS) {
+    if (MPI_Init_thread(NULL, NULL,
+                        two ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED,
+                        &had) != MPI_SUCCESS) {
         snprintf(error, error_size, "MPI_Init_thread failed");
-        free(m);
         return NDRT_EINTERNAL;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    m->base = (ndrt_comm){.ops = &mpi_ops, .rank = rank, .size = size,
-                          .cpus = cpus_per_rank(rank)};
-    m->fold = fold;
-    m->chunk = chunk_size(size);
-    m->src = calloc((size_t)size, sizeof *m->src);
-    m->count = calloc((size_t)size * 4, sizeof *m->count);
-    if (!m->src || !m->count) {
+    int cpus = cpus_per_rank(rank);
+    int64_t chunk = chunk_size(size);
+    mpi_comm *m = new_comm(fold, rank, size, cpus, chunk);
+    two = two && all_have(had);
+    if (m && two)
+        m->other = new_comm(fold, rank, size, cpus, chunk);
+    if (!m || (two && !m->other)) {
         snprintf(error, error_size, "out of memory");
         MPI_Abort(MPI_COMM_WORLD, NDRT_EINTERNAL);
+        return NDRT_EINTERNAL;
     }
-    m->at = m->count + size;
-    m->count2 = m->count + 2 * size;
-    m->at2 = m->count + 3 * size;
     *comm = &m->base;
     return NDRT_OK;
 }

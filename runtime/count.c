@@ -49,6 +49,7 @@ struct ndrt_count {
     const ndrt_program *program;
     bool on;
     table rows;
+    ndrt_count *other;            /* around the other one of this rank */
 };
 
 /* ---- counting --------------------------------------------------------- */
@@ -64,21 +65,24 @@ static uint32_t axes_between(const ndrt_program *p, int a, int b)
     return mesh;
 }
 
-static void add(ndrt_count *k, kind what, uint32_t mesh, int64_t bytes)
+static void add_line(table *t, const line *x)
 {
     int i = 0;
 
-    if (!k->on || !mesh)          /* a group of one sends nothing */
-        return;
-    while (i < k->rows.n && (k->rows.v[i].kind != (int32_t)what ||
-                             k->rows.v[i].mesh != mesh))
+    while (i < t->n && (t->v[i].kind != x->kind || t->v[i].mesh != x->mesh))
         i++;
     if (i == MOST)
         return;
-    if (i == k->rows.n)
-        k->rows.v[k->rows.n++] = (line){(int32_t)what, mesh, 0, 0};
-    k->rows.v[i].calls++;
-    k->rows.v[i].bytes += bytes;
+    if (i == t->n)
+        t->v[t->n++] = (line){x->kind, x->mesh, 0, 0};
+    t->v[i].calls += x->calls;
+    t->v[i].bytes += x->bytes;
+}
+
+static void add(ndrt_count *k, kind what, uint32_t mesh, int64_t bytes)
+{
+    if (k->on && mesh)            /* a group of one sends nothing */
+        add_line(&k->rows, &(line){(int32_t)what, mesh, 1, bytes});
 }
 
 /* The first and the last member differ along all axes of the group. */
@@ -209,6 +213,15 @@ static size_t scratch(const ndrt_comm *c)
     return inner->ops->scratch(inner);
 }
 
+static ndrt_comm *another(ndrt_comm *c)
+{
+    ndrt_count *k = of(c);
+    ndrt_comm *inner = k->inner->ops->another(k->inner);
+
+    k->other = inner ? ndrt_count_new(k->program, inner) : NULL;
+    return k->other ? &k->other->base : NULL;
+}
+
 static void close_inner(ndrt_comm *c)
 {
     of(c)->inner->ops->close(of(c)->inner);
@@ -226,6 +239,7 @@ static const ndrt_comm_ops counting = {
     .barrier = barrier,
     .abort = stop,
     .scratch = scratch,
+    .another = another,
     .close = close_inner,
 };
 
@@ -249,15 +263,21 @@ ndrt_comm *ndrt_count_comm(ndrt_count *k)
     return &k->base;
 }
 
+void ndrt_count_free(ndrt_count *k)
+{
+    if (k)
+        ndrt_count_free(k->other);
+    free(k);
+}
+
+/* Nothing is in flight between two steps. */
 void ndrt_count_step(ndrt_rank *r, bool on)
 {
-    ndrt_count *k = r->state->count;
-
-    if (!k)
-        return;
-    if (on)
-        memset(&k->rows, 0, sizeof k->rows);
-    k->on = on;
+    for (ndrt_count *k = r->state->count; k; k = k->other) {
+        if (on)
+            memset(&k->rows, 0, sizeof k->rows);
+        k->on = on;
+    }
 }
 
 /* ---- the file --------------------------------------------------------- */
@@ -313,6 +333,8 @@ ndrt_status ndrt_count_write(ndrt_rank *r)
 
     if (!k)
         return NDRT_OK;
+    for (int i = 0; k->other && i < k->other->rows.n; i++)
+        add_line(&k->rows, &k->other->rows.v[i]);
     if (r->rank != 0) {
         s = k->inner->ops->send(k->inner, 0, &k->rows, sizeof k->rows);
         return ndrt_comm_check(r, passed(k, s));

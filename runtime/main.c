@@ -94,7 +94,7 @@ static ndrt_status work(ndrt_rank *r)
     return s == NDRT_OK ? ndrt_agree(r, logged) : s;
 }
 
-static void report(ndrt_rank *r, ndrt_status s)
+void ndrt_report(ndrt_rank *r, ndrt_status s)
 {
     ndrt_state *st = r->state;
     char line[sizeof st->error + 96];
@@ -117,7 +117,8 @@ ndrt_status ndrt_run_rank(ndrt_rank *r)
         s = work(r);
     }
     if (s != NDRT_OK)
-        report(r, s);
+        ndrt_report(r, s);
+    ndrt_air_close(r);
     ndrt_log_close(r);
     ndrt_data_close(r);
     ndrt_mm_close(r);

@@ -214,6 +214,7 @@ typedef struct ndrt_program {
     int ngroups;
     const uint32_t *groups;       /* mesh masks used by collectives; the
                                      index is the group argument below */
+    int nflights;                 /* tickets of calls in flight */
     uint32_t loss_sum;            /* mesh axes the loss is pending over */
     ndrt_train train;
 } ndrt_program;
@@ -340,6 +341,28 @@ void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n);
 /* y becomes the x of the member `by` places further, around the group. */
 void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
                      size_t bytes);
+
+/* The same calls, which another thread of the rank makes where there is one
+ * (--overlap), while the caller goes on; until ndrt_wait has returned, nobody
+ * writes what they read or touches what they write. A ticket is a number below
+ * program->nflights, and free again then. All ranks start the same calls in the
+ * same order. */
+void ndrt_start_all_reduce(ndrt_rank *r, int ticket, int group, void *x,
+                           int64_t n, ndrt_fold_kind how);
+void ndrt_start_reduce_scatter(ndrt_rank *r, int ticket, int group,
+                               const float *x, int64_t x_o, float *y,
+                               int64_t y_o, int64_t outer, const int64_t *n,
+                               int64_t inner, ndrt_fold_kind how);
+void ndrt_start_all_gather(ndrt_rank *r, int ticket, int group, const float *x,
+                           int64_t x_o, float *y, int64_t y_o, int64_t outer,
+                           const int64_t *n, int64_t inner);
+void ndrt_start_all_to_all(ndrt_rank *r, int ticket, int group, const void *x,
+                           void *y, int64_t outer, const int64_t *p,
+                           int64_t mid, const int64_t *q, int64_t inner,
+                           bool joins_first);
+void ndrt_start_shift_ring(ndrt_rank *r, int ticket, int group, int by,
+                           const void *x, void *y, size_t bytes);
+void ndrt_wait(ndrt_rank *r, int ticket);
 
 /* Rendezvous with the same rank of stage `stage` (same other coordinates).
  * Blocks until the peer has taken, or given, the bytes. */

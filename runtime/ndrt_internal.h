@@ -23,6 +23,7 @@ typedef struct ndrt_config {
     double temperature;
     int64_t threads;              /* per rank; 0: share out the CPUs */
     bool check_replicas;          /* after training */
+    enum { NDRT_WHERE_IT_GAINS, NDRT_OVERLAP_ON, NDRT_OVERLAP_OFF } overlap;
     bool done;                    /* --help or --version: nothing to run */
 } ndrt_config;
 
@@ -36,6 +37,7 @@ typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */
 typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
 typedef struct ndrt_count ndrt_count;       /* count.c */
+typedef struct ndrt_air ndrt_air;           /* flight.c */
 
 typedef struct ndrt_step_line {
     int64_t step, tokens;
@@ -63,6 +65,7 @@ typedef struct ndrt_state {
     ndrt_data *data;
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
+    ndrt_air *air;                /* NULL: no call is ever in flight */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -103,6 +106,18 @@ ndrt_status ndrt_run_rank(ndrt_rank *r);
 void ndrt_rank_free(ndrt_rank *r);
 /* All ranks as threads. */
 ndrt_status ndrt_run_local(const ndrt_program *p, const ndrt_config *config);
+
+/* Tells the first failure of all, and stops all ranks. */
+void ndrt_report(ndrt_rank *r, ndrt_status s);
+
+/* ---- flight.c: calls that another thread makes ------------------------- */
+
+/* All ranks call it, once their groups are open. Starts the thread where the
+ * program has use for one and it gains something. */
+ndrt_status ndrt_air_open(ndrt_rank *r);
+/* After the last call, or a failure that all ranks have been told of. */
+void ndrt_air_close(ndrt_rank *r);
+void ndrt_air_free(ndrt_rank *r);
 
 /* ---- rank.c: where a rank stands, what it holds ----------------------- */
 
@@ -462,6 +477,7 @@ void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
 ndrt_count *ndrt_count_new(const ndrt_program *p, ndrt_comm *comm);
 /* What the rank talks through from then on. */
 ndrt_comm *ndrt_count_comm(ndrt_count *k);
+void ndrt_count_free(ndrt_count *k);
 /* Starts anew with a training step, and ends with it. */
 void ndrt_count_step(ndrt_rank *r, bool on);
 /* All ranks call it; rank 0 writes the file. */

@@ -15,7 +15,7 @@ enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 typedef enum {
     STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
     CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
-    CHECK_REPLICAS, HELP, VERSION, NOPTIONS
+    CHECK_REPLICAS, OVERLAP, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -52,6 +52,9 @@ static const struct {
     [CHECK_REPLICAS] = {"--check-replicas", NULL, "fail if two copies of a "
                         "parameter differ\n                       after "
                         "training, in any bit"},
+    [OVERLAP] = {"--overlap", "on|off", "make calls in flight in a thread of "
+                 "their own; without\n                       it, where a rank "
+                 "has two CPUs"},
     [HELP] = {"--help", NULL, "this text"},
     [VERSION] = {"--version", NULL, "print the version"},
 };
@@ -205,6 +208,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
     case CHECK_REPLICAS:
         c->check_replicas = true;
         return true;
+    case OVERLAP:
+        c->overlap = strcmp(v, "on") == 0 ? NDRT_OVERLAP_ON : NDRT_OVERLAP_OFF;
+        return strcmp(v, "on") == 0 || strcmp(v, "off") == 0;
     case HELP:
     case VERSION:
     case NOPTIONS:
@@ -308,9 +314,14 @@ static ndrt_status one(const ndrt_program *p, int argc, char **argv, int *at,
         return NDRT_EUSAGE;
     }
     if (!set(c, (option_id)id, value)) {
-        fprintf(err, "%s: error: %s \"%s\" is not a number of that kind "
-                "(not negative%s)\n", p->name, options[id].name, value,
-                options[id].value[0] == 'N' ? ", whole" : "");
+        const char *kind = options[id].value;
+        if (id == OVERLAP)
+            fprintf(err, "%s: error: %s \"%s\" is neither on nor off\n",
+                    p->name, options[id].name, value);
+        else
+            fprintf(err, "%s: error: %s \"%s\" is not a number of that kind "
+                    "(not negative%s)\n", p->name, options[id].name, value,
+                    kind[0] == 'N' ? ", whole" : "");
         return NDRT_EUSAGE;
     }
     return NDRT_OK;

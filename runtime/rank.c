@@ -243,7 +243,9 @@ ndrt_status ndrt_open_groups(ndrt_rank *r)
         if (s == NDRT_OK && b->zero)
             s = ndrt_group_open(r, &st->zero[i], b->zero, 0);
     }
-    return s == NDRT_OK ? ndrt_open_whole(r) : s;
+    if (s == NDRT_OK)
+        s = ndrt_open_whole(r);
+    return s == NDRT_OK ? ndrt_air_open(r) : s;
 }
 
 ndrt_status ndrt_make_arena(ndrt_rank *r)
@@ -315,6 +317,7 @@ void ndrt_rank_free(ndrt_rank *r)
     const ndrt_program *p = r->program;
     ndrt_state *st = r->state;
 
+    ndrt_air_free(r);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);
     for (int b = 0; st->tied && b < p->nbuckets; b++) {
@@ -332,7 +335,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->ones);
     free(st->all);
     free(st->wide);
-    free(st->count);
+    ndrt_count_free(st->count);
     free(st->packed);
     free(st->parts);
     free(r->arena);

@@ -247,7 +247,8 @@ static int under_mpi(const char *plugin)
         return 1;
     }
     memcpy(&start, &f, sizeof start);
-    if (start(NDRT_PLUGIN_VERSION, ndrt_fold, &comm, error, sizeof error)) {
+    if (start(NDRT_PLUGIN_VERSION, ndrt_fold, false, &comm, error,
+              sizeof error)) {
         fprintf(stderr, "cannot start MPI: %s\n", error);
         return 1;
     }

@@ -1,0 +1,76 @@
+# overlap.sh - calls in flight: the same weights, bit for bit, and the same
+# counts, whether another thread makes them or not, as threads and under
+# mpirun, however long each of them takes; failures inside one end all ranks.
+ndc=$NDC_BUILD/ndc
+[ -x "$ndc" ] || exit 77
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+bad=0
+
+fail() {
+    echo "FAIL: $*"
+    bad=1
+}
+
+run() { # OUT COMMAND...
+    out=$1
+    shift
+    timeout 100 "$@" --steps 3 --save "$dir/$out" --comm "$dir/$out.comm" \
+        >"$dir/log" 2>&1 </dev/null || { cat "$dir/log"; fail "$out: $*"; }
+    sort "$dir/$out.comm" >"$dir/$out.counts"
+}
+
+same() { # OUT: as `off`
+    cmp "$dir/off" "$dir/$1" || fail "$name: weights differ, $1"
+    cmp "$dir/off.counts" "$dir/$1.counts" || fail "$name: counts differ, $1"
+}
+
+# A line: name, ranks, mesh, rules, what else the plan has after `;`.
+while IFS='|' read -r name n mesh rules more; do
+    printf 'plan {\n  mesh %s\n  shard %s\n%s\n}\n' "$mesh" "$rules" "$more" |
+        tr ';' '\n' >"$dir/plan"
+    sed -e '/^plan/,$d' -e 's/^  data .*/  data = synthetic/' \
+        "$NDC_SOURCE/tests/cases/g.nd" >"$dir/g.nd"
+    "$ndc" "$dir/g.nd" --plan "$dir/plan" --set batch=6 --set seq=12 \
+        --set layers=3 -o "$dir/g" 2>"$dir/err" || {
+        cat "$dir/err"
+        fail "$name"
+        continue
+    }
+    run off "$dir/g" --overlap off
+    run on "$dir/g" --overlap on
+    same on
+    run late env NDRT_JITTER=3000 "$dir/g" --overlap on
+    same late
+    case "$n ${NDC_HAVE:-} " in
+    *" sanitize "*) ;;
+    [1-4]*" mpi "*)
+        run mpi env NDRT_JITTER=2000 mpirun --oversubscribe -n "$n" \
+            "$dir/g" --overlap on
+        same mpi
+        ;;
+    esac
+done <<'END'
+zero 3, tp, sp|4|dp = 2, tp = 2|batch -> dp, kvheads -> tp, ffn -> tp, vocab -> tp, seq -> tp|  zero 3 over dp; microbatches 2
+zero 3, uneven|3|dp = 3|batch -> dp|  zero 3 over dp
+ring|3|cp = 3|seq -> cp|  context ring over cp; recompute attention
+pipeline|4|pp = 2, dp = 2|batch -> dp|  pipeline layers -> pp, microbatches = 3; zero 3 over dp
+hybrid|4|outer = 2, inner = 2|batch -> (outer, inner)|  shard params d -> inner; microbatches 2
+END
+
+# The last program, in which the rank fails that is told to.
+for at in 1:3 3:20 0:40; do
+    NDRT_FAIL_AT=$at NDRT_JITTER=1000 timeout 60 "$dir/g" --overlap on \
+        --steps 3 >"$dir/log" 2>&1
+    got=$?
+    [ $got = 3 ] || fail "status $got, expected 3: $at"
+    [ "$(grep -c "rank ${at%:*}: made-up failure" "$dir/log")" = 1 ] ||
+        fail "not told: $at"
+    [ "$(grep -c 'error:' "$dir/log")" = 1 ] || fail "not one line: $at"
+done
+"$dir/g" --overlap maybe >"$dir/log" 2>&1
+[ $? = 2 ] || fail "--overlap maybe"
+grep -q 'neither on nor off' "$dir/log" || fail "what --overlap takes"
+exit $bad
