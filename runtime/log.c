@@ -252,4 +252,8 @@ void ndrt_banner(ndrt_rank *r, bool local)
     if (r->state->comm->cpus == 0)
         fprintf(stderr, "%s: note: there are more ranks than CPUs\n",
                 p->name);
+    if (r->state->config->overlap == NDRT_OVERLAP_ON && p->nflights > 0 &&
+        !r->state->air)
+        fprintf(stderr, "%s: note: this MPI can be called by one thread only: "
+                "no call is in flight\n", p->name);
 }
