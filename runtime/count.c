@@ -30,7 +30,7 @@ static const char *const names[] = {
     [RECV] = "recv",
 };
 
-enum { MOST = 128, WORD = 4 };    /* rows of a rank; bytes of an element */
+enum { MOST = 1024, WORD = 4 };   /* rows: a kind and mesh axes; bytes */
 
 typedef struct line {             /* calls of one kind along mesh axes */
     int32_t kind;
