@@ -343,6 +343,9 @@ static void clamp_microbatches(ck *c)
 {
     nd_plan *p = &c->m->plan;
     const nd_axis *s = c->m->sample;
+    int most = c->opt->microbatches;
+    if (most && p->microbatches > most)
+        p->microbatches = most;
     if (p->microbatches > 1 && !s) {
         ck_say(c, p->micro_loc.file ? p->micro_loc : p->pipe_loc,
                "microbatches need a sample axis: `batch`, or "

@@ -252,6 +252,7 @@ typedef struct nd_front_options {
     const char *plan_path;           /* file whose plan replaces the plan */
     const char *model;               /* which model, or NULL */
     bool require_even;               /* for the plan */
+    int microbatches;                /* at most so many; 0: the plan's */
     bool sealed;                     /* reads no other file: use "f" fails */
 } nd_front_options;
 

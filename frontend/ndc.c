@@ -200,8 +200,9 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
-    nd_front_options fo = {o->mesh, o->nset, o->set, o->plan, o->model,
-                           o->require_even, false};
+    nd_front_options fo = {.mesh = o->mesh, .nset = o->nset, .set = o->set,
+                           .plan_path = o->plan, .model = o->model,
+                           .require_even = o->require_even};
     nd_options po = {o->dump_after, o->verify_each, stderr};
     bool graph = ends_with(o->file, ".ndir");
     if (o->emit == NDC_AST) {

@@ -32,6 +32,7 @@ typedef struct verdict {
     const char *why;
     nd_proof proof;
     nd_module *m;                    /* what was evaluated, or NULL */
+    int microbatches;                /* as the program says */
     int nsizes;
     vf_size *size;
 } verdict;
@@ -77,6 +78,21 @@ static void free_verdict(verdict *v)
     v->m = NULL;
 }
 
+/* As few microbatches as mean the same: more than stages, over by as many, and
+ * the rows divide where they did. */
+static int fewer_microbatches(const nd_module *m)
+{
+    int micro = m->plan.microbatches, stages = m->program->nstages;
+    const nd_rule *r = m->sample ? nd_rule_of(&m->plan, m->sample) : NULL;
+    int64_t parts = r ? nd_group_size(&m->mesh, nd_cut_bits(r->mesh)) : 1;
+    int64_t rows = m->sample ? m->sample->size : 1;
+    for (int k = stages + 1; k < micro; k++)
+        if (k > 2 && k % stages == micro % stages &&
+            (rows % (parts * k) == 0) == (rows % (parts * micro) == 0))
+            return k;
+    return micro;
+}
+
 /* Small sizes that leave nothing to compare (`where = targets > 3` in a
  * vocabulary of 3) are tried again larger. */
 static void judge(const vf_request *q, bool keep_sizes, verdict *v)
@@ -104,13 +120,24 @@ static void judge(const vf_request *q, bool keep_sizes, verdict *v)
         return;
     }
     int least = VF_LEAST;
+    vf_request few = *q;
+    v->microbatches = m->plan.microbatches;
+    if (!keep_sizes && fewer_microbatches(m) < v->microbatches) {
+        few.front.microbatches = fewer_microbatches(m);
+        nd_ctx_free(m->ctx);
+        m = vf_compile(&few, &few.front, "all", &v->why);
+        if (!m) {
+            v->refused = true;
+            return;
+        }
+    }
     do {
-        nd_front_options f = q->front;
+        nd_front_options f = few.front;
         free_verdict(v);
         v->why = NULL;
         if (!keep_sizes) {
-            v->nsizes = vf_shrink(q, m, least, &v->size);
-            f = vf_sized(q, v->nsizes, v->size);
+            v->nsizes = vf_shrink(&few, m, least, &v->size);
+            f = vf_sized(&few, v->nsizes, v->size);
         }
         v->equal = prove(q, &f, v) && v->proof.equal;
         least *= GROW;
@@ -125,17 +152,21 @@ static const char *plural(int n)
     return n == 1 ? "" : "s";
 }
 
-static void put_mesh(const nd_module *m)
+static void put_mesh(const verdict *v)
 {
+    const nd_module *m = v->m;
     printf("mesh");
     for (int i = 0; i < m->mesh.n; i++)
         if (i != m->mesh.micro)
             printf(" %s=%d", m->mesh.name[i], m->mesh.size[i]);
     int ranks = nd_mesh_ranks(&m->mesh), micro = m->mesh.size[m->mesh.micro];
     int stages = m->program->nstages;
-    printf("%s: %d rank%s, %d stage%s, %d microbatch%s\n",
+    printf("%s: %d rank%s, %d stage%s, %d microbatch%s",
            m->mesh.n > 1 ? "" : " of one", ranks, plural(ranks), stages,
            plural(stages), micro, micro == 1 ? "" : "es");
+    if (micro != v->microbatches)
+        printf(" (%d)", v->microbatches);
+    printf("\n");
 }
 
 static void put_sizes(const verdict *v)
@@ -206,7 +237,7 @@ static void put_steps(const verdict *v)
 static int report(const verdict *v)
 {
     if (v->m && v->proof.row) {
-        put_mesh(v->m);
+        put_mesh(v);
         put_sizes(v);
         put_params(v);
         put_steps(v);

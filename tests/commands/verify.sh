@@ -56,6 +56,10 @@ plan {
 }
 ND
 expect 0 '12 ranks, 3 stages, 3 microbatches' "$gpt" --plan=all.nd
+sed 's/microbatches = 3/microbatches = 32/' all.nd >many.nd
+expect 0 '3 stages, 8 microbatches (32)' "$gpt" --plan=many.nd --set batch=128
+expect 0 '3 stages, 32 microbatches' "$gpt" --plan=many.nd --set batch=128 \
+    --no-shrink --set seq=3 --set d=12 --set heads=2 --set ffn=3 --set vocab=5
 expect 0 'equal to one device' "$gpt" --plan=all.nd --set batch=5
 expect 0 'sizes: batch 5, ' "$gpt" --plan=all.nd --set batch=5
 # The same bytes every time.
