@@ -115,16 +115,36 @@ static void shift_ring(cg_fn *f, nd_kernel *k, const nd_ref *x,
             cg_bytes(f, y));
 }
 
+/* What the call does: a change of type, but in a ring. */
+static void comment(cg_fn *f, const nd_op *op)
+{
+    const char *to = cg_type(f->g, &op->out[0]->type);
+    const char *mesh = cg_mesh_text(f->g->m, op->mesh);
+    if (op->kind != OP_SHIFT_RING) {
+        cg_line(f, "/* %s -> %s */", cg_type(f->g, &op->in[0]->type), to);
+        return;
+    }
+    int64_t by = nd_roll_by(op), last = op->axes[0]->size - 1;
+    if (by == 1 || by == last)
+        cg_line(f, "/* %s of the %s rank along %s */", to,
+                by == 1 ? "next" : "previous", mesh);
+    else
+        cg_line(f, "/* %s of the rank %lld places on along %s */", to,
+                (long long)by, mesh);
+}
+
 void cg_comm(cg_fn *f, nd_kernel *k)
 {
     nd_op *op = k->nodes.v[0].op;
+    bool travels = op->kind == OP_DISPATCH || op->kind == OP_COMBINE;
     nd_ref x, y;
     nd_ref_of(f->g->c, op->in[0], &x);
     nd_ref_of(f->g->c, op->out[0], &y);
     f->uses_rank = true;
-    cg_line(f, "/* %s -> %s */", cg_type(f->g, &op->in[0]->type),
-            cg_type(f->g, &op->out[0]->type));
-    if (op->kind == OP_DISPATCH || op->kind == OP_COMBINE)
+    if (travels)
+        cg_source_comment(f->g, &f->b, f->indent * 4, op->loc);
+    comment(f, op);
+    if (travels)
         cg_travel(f, op);
     else if (op->kind == OP_ALL_REDUCE)
         all_reduce(f, k, &x, &y);

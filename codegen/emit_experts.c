@@ -1,9 +1,10 @@
 /* emit_experts.c - a product by groups as one call, rows that travel as
  * another.
  *
- *   ndrt_grouped(r, &(ndrt_rows){2, {n_batch, 2}, {64, 0}, {256, 128}, {2, 1}},
- *                &(ndrt_groups){NDRT_W32, 0, 4, 64, 128, 8192, 128, 1, 1, 1},
- *                x, w1, e, y);
+ *   ndrt_grouped(r, &(ndrt_rows){.n = 2, .len = {n_batch, 2}, .x = {64, 0},
+ *       .y = {256, 128}, .id = {2, 1}}, &(ndrt_groups){.width = NDRT_W32,
+ *       .first = 0, .n = 4, .in = 64, .out = 128, .w_k = 8192, .w_i = 128,
+ *       .w_o = 1, .x_i = 1, .y_o = 1}, x, w1, e, y);
  */
 #include "codegen.h"
 
@@ -46,13 +47,15 @@ static const char *rows_text(cg_fn *f, nd_axis *const *axes, int naxes,
         const char *sep = n++ ? ", " : "";
         nd_putf(&part[0], "%s%s", sep, cg_count(f, ext));
         nd_putf(&part[1], "%s%s", sep, stride(f, x, axes[i]));
-        nd_putf(&part[2], "%s%s", sep, y ? stride(f, y, axes[i]) : "0");
+        if (y)
+            nd_putf(&part[2], "%s%s", sep, stride(f, y, axes[i]));
         nd_putf(&part[3], "%s%s", sep, stride(f, id, axes[i]));
     }
     if (!n)
         return "&(ndrt_rows){0}";
-    return nd_fmt(a, "&(ndrt_rows){%d, {%s}, {%s}, {%s}, {%s}}", n, part[0].s,
-                  part[1].s, part[2].s, part[3].s);
+    return nd_fmt(a, "&(ndrt_rows){.n = %d, .len = {%s}, .x = {%s}, %s.id = "
+                  "{%s}}", n, part[0].s, part[1].s,
+                  y ? nd_fmt(a, ".y = {%s}, ", part[2].s) : "", part[3].s);
 }
 
 static const char *groups_text(cg_fn *f, const nd_op *op, const nd_ref *x,
@@ -64,13 +67,13 @@ static const char *groups_text(cg_fn *f, const nd_op *op, const nd_ref *x,
     int nin = nd_group_axes(op, true, in), nout = nd_group_axes(op, false, out);
     nd_dtype t = op->in[0]->type.dtype;
     int a = nd_ref_axis(w, op->axes[0]);
-    return nd_fmt(f->g->a, "&(ndrt_groups){%s, %s, %s, %s, %s, %s, %s, %s, %s, "
-                  "%s}", nd_is_narrow(t) ? width[t] : "NDRT_W32",
-                  cg_start(f, w->ext[a]), cg_count(f, w->ext[a]),
-                  length(f, w, in, nin), length(f, w, out, nout),
-                  stride(f, w, op->axes[0]), step(f, w, in, nin),
-                  step(f, w, out, nout), step(f, x, in, nin),
-                  step(f, y, out, nout));
+    return nd_fmt(
+        f->g->a, "&(ndrt_groups){.width = %s, .first = %s, .n = %s, .in = %s, "
+        ".out = %s, .w_k = %s, .w_i = %s, .w_o = %s, .x_i = %s, .y_o = %s}",
+        nd_is_narrow(t) ? width[t] : "NDRT_W32", cg_start(f, w->ext[a]),
+        cg_count(f, w->ext[a]), length(f, w, in, nin), length(f, w, out, nout),
+        stride(f, w, op->axes[0]), step(f, w, in, nin), step(f, w, out, nout),
+        step(f, x, in, nin), step(f, y, out, nout));
 }
 
 void cg_grouped(cg_fn *f, nd_kernel *k)
@@ -117,12 +120,15 @@ void cg_travel(cg_fn *f, nd_op *op)
     int n = nd_travel_axes(op, row);
     int ext = there->ext[nd_ref_axis(there, routed)];
     nd_dtype t = op->in[0]->type.dtype;
-    cg_line(f, "%s(r, &(ndrt_travel){%s, %s, %lld, %lld, %s, %zu, %s}, %s, %s, "
-            "%s, %s);", go ? "ndrt_dispatch" : "ndrt_combine",
-            cg_group_name(f->g, op->mesh), cg_ext(f->g, ext),
-            (long long)rt->experts->size, (long long)c->exts.v[ext].max,
-            length(f, &x, row, n), nd_dtype_size(t),
-            go && t == ND_I32 && !n ? "true" : "false",
+    const char *travel = nd_fmt(
+        f->g->a, "&(ndrt_travel){.group = %s, .extent = %s, .experts = %lld, "
+        ".room = %lld, .len = %s, .width = %zu%s}",
+        cg_group_name(f->g, op->mesh), cg_ext(f->g, ext),
+        (long long)rt->experts->size, (long long)c->exts.v[ext].max,
+        length(f, &x, row, n), nd_dtype_size(t),
+        go && t == ND_I32 && !n ? ", .ids = true" : "");
+    cg_line(f, "%s(r, %s, %s, %s, %s, %s);",
+            go ? "ndrt_dispatch" : "ndrt_combine", travel,
             rows_text(f, rt->rows.axis, rt->rows.rank, here, NULL, &id),
             cg_pointer_to(f, &x, false)->name,
             cg_pointer_to(f, &id, false)->name,
