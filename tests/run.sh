@@ -154,6 +154,10 @@ check_golden() {
     if [ $bless = yes ]; then
         if [ -e "$golden" ] || { [ $annotated = no ] &&
                                  [ ! -s "$tmp/counts" ]; }; then
+            [ -s "$tmp/out" ] || {   # a command before a pipe has failed
+                fail "nothing was printed: nothing to bless"
+                return 1
+            }
             cp "$tmp/out" "$golden"
             echo "blessed $golden"
         fi
