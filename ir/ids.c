@@ -17,9 +17,10 @@ typedef struct search {
  * not direct. */
 static bool reorders(const nd_op *op)
 {
+    if (op->kind != OP_GATHER)
+        return false;
     const nd_type *index = &op->in[1]->type;
-    return op->kind == OP_GATHER && index->rank == 1 &&
-           index->axis[0]->like == op->axes[0] &&
+    return index->rank == 1 && index->axis[0]->like == op->axes[0] &&
            index->axis[0]->size == op->axes[0]->size;
 }
 

@@ -566,7 +566,7 @@ ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, bool two,
     int cpus = cpus_per_rank(rank);
     int64_t chunk = chunk_size(size);
     mpi_comm *m = new_comm(fold, rank, size, cpus, chunk);
-    two = two && all_have(had);
+    two = all_have(two ? had : MPI_THREAD_SINGLE);
     if (m && two)
         m->other = new_comm(fold, rank, size, cpus, chunk);
     if (!m || (two && !m->other)) {

@@ -65,16 +65,25 @@ static uint32_t axes_between(const ndrt_program *p, int a, int b)
     return mesh;
 }
 
+static bool is_before(const line *a, const line *b)
+{
+    return a->kind < b->kind || (a->kind == b->kind && a->mesh < b->mesh);
+}
+
+/* Rows are in order, whoever of the rank's two counters saw them first. */
 static void add_line(table *t, const line *x)
 {
-    int i = 0;
+    int64_t i = 0;
 
-    while (i < t->n && (t->v[i].kind != x->kind || t->v[i].mesh != x->mesh))
+    while (i < t->n && is_before(&t->v[i], x))
         i++;
-    if (i == MOST)
-        return;
-    if (i == t->n)
-        t->v[t->n++] = (line){x->kind, x->mesh, 0, 0};
+    if (i == t->n || is_before(x, &t->v[i])) {
+        if (t->n == MOST)
+            return;
+        memmove(&t->v[i + 1], &t->v[i], (size_t)(t->n - i) * sizeof t->v[0]);
+        t->v[i] = (line){x->kind, x->mesh, 0, 0};
+        t->n++;
+    }
     t->v[i].calls += x->calls;
     t->v[i].bytes += x->bytes;
 }
