@@ -38,7 +38,8 @@ static void finish(const ev_stage *s, nd_dtype t, ev_piece *p)
 /* ---- products ------------------------------------------------------------ */
 
 /* What all walks of a product by groups share: operand 0 is the result, then
- * x, the other one and the ids; `by` walks along the groups in operand `of`. */
+ * x, the other one and the ids. by[0] and by[1] step along the groups in the
+ * result and in the other one, and are 0 where they have no such axis. */
 static bool start(ev_walk *w, const nd_op *op, ev_piece *out,
                   ev_piece *const x[3], int r, int64_t by[2])
 {
@@ -54,12 +55,15 @@ static bool start(ev_walk *w, const nd_op *op, ev_piece *out,
     return !w->bad;
 }
 
-bool eval_grouped(ev_stage *s, const nd_op *op)
+/* Both products: what has the axis of groups, operand 1 or the result, is read
+ * or added to at the group of the row; the step along it is 0 in the other. */
+static bool by_group(ev_stage *s, const nd_op *op, bool in_result)
 {
     ev_piece *x[3];
     if (!get3(s, op, x))
         return false;
-    int at = nd_axis_at(in_type(op, 1), op->axes[0]);
+    const nd_value *has = in_result ? op->out[0] : op->in[1];
+    int at = nd_axis_at(&has->type, op->axes[0]);
     ev_piece *out = ev_result(s, op, 0);
     for (int r = 0; r < s->nranks; r++) {
         ev_walk w = {0};
@@ -67,37 +71,25 @@ bool eval_grouped(ev_stage *s, const nd_op *op)
         if (!start(&w, op, &out[r], x, r, by))
             return misfit(s, op);
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            int64_t g = ev_row_in(&x[1][r], at, w.v[3][w.at[3]]);
+            int64_t g = ev_row_in(in_result ? &out[r] : &x[1][r], at,
+                                  w.v[3][w.at[3]]);
             if (g >= 0)
-                w.v[0][w.at[0]] += w.v[1][w.at[1]] *
-                                   w.v[2][w.at[2] + g * by[1]];
+                w.v[0][w.at[0] + g * by[0]] +=
+                    w.v[1][w.at[1]] * w.v[2][w.at[2] + g * by[1]];
         }
         finish(s, op->out[0]->type.dtype, &out[r]);
     }
     return true;
 }
 
+bool eval_grouped(ev_stage *s, const nd_op *op)
+{
+    return by_group(s, op, false);
+}
+
 bool eval_grouped_sum(ev_stage *s, const nd_op *op)
 {
-    ev_piece *x[3];
-    if (!get3(s, op, x))
-        return false;
-    int at = nd_axis_at(&op->out[0]->type, op->axes[0]);
-    ev_piece *out = ev_result(s, op, 0);
-    for (int r = 0; r < s->nranks; r++) {
-        ev_walk w = {0};
-        int64_t by[2];
-        if (!start(&w, op, &out[r], x, r, by))
-            return misfit(s, op);
-        for (bool go = ev_start(&w); go; go = ev_step(&w)) {
-            int64_t g = ev_row_in(&out[r], at, w.v[3][w.at[3]]);
-            if (g >= 0)
-                w.v[0][w.at[0] + g * by[0]] +=
-                    w.v[1][w.at[1]] * w.v[2][w.at[2]];
-        }
-        finish(s, op->out[0]->type.dtype, &out[r]);
-    }
-    return true;
+    return by_group(s, op, true);
 }
 
 /* ---- rows that travel ---------------------------------------------------- */

@@ -386,28 +386,36 @@ bool eval_contract(ev_stage *s, const nd_op *op)
     return true;
 }
 
+/* A walk over all but the op's own axis, along which the result and the operand
+ * step by by[0] and by[1]. */
+static bool along_axis(ev_walk *w, const nd_op *op, const ev_piece *out,
+                       const ev_piece *x, int64_t by[2])
+{
+    const nd_type *t = &op->out[0]->type;
+    ev_over(w, t, out, op->axes[0]);
+    by[0] = ev_bind(w, t, out, op->axes[0]);
+    by[1] = ev_bind(w, in_type(op, 0), x, op->axes[0]);
+    return !w->bad;
+}
+
 bool eval_cumsum(ev_stage *s, const nd_op *op)
 {
     const nd_type *t = &op->out[0]->type;
     const ev_piece *x = ev_get(s, op, op->in[0]);
     if (!x)
         return false;
-    const nd_axis *a = op->axes[0];
     ev_piece *out = ev_result(s, op, 0);
     for (int r = 0; r < s->nranks; r++) {
         ev_walk w = {0};
-        ev_over(&w, t, &out[r], a);
-        int64_t to = ev_bind(&w, t, &out[r], a);
-        int64_t from = ev_bind(&w, in_type(op, 0), &x[r], a);
-        int64_t n = out[r].n[nd_axis_at(t, a)];
-        if (w.bad)
+        int64_t by[2], n = out[r].n[nd_axis_at(t, op->axes[0])];
+        if (!along_axis(&w, op, &out[r], &x[r], by))
             return misfit(s, op);
         for (bool go = ev_start(&w); go; go = ev_step(&w)) {
             double sum = 0;
             for (int64_t k = 0; k < n; k++) {
                 int64_t i = op->reverse ? n - 1 - k : k;
-                sum = ev_round(s, t->dtype, sum + w.v[1][w.at[1] + i * from]);
-                w.v[0][w.at[0] + i * to] = sum;
+                sum = ev_round(s, t->dtype, sum + w.v[1][w.at[1] + i * by[1]]);
+                w.v[0][w.at[0] + i * by[0]] = sum;
             }
         }
     }
@@ -416,24 +424,20 @@ bool eval_cumsum(ev_stage *s, const nd_op *op)
 
 bool eval_roll(ev_stage *s, const nd_op *op)
 {
-    const nd_type *t = &op->out[0]->type;
     const ev_piece *x = ev_get(s, op, op->in[0]);
     if (!x)
         return false;
-    const nd_axis *a = op->axes[0];
+    int64_t size = op->axes[0]->size, turn = nd_roll_by(op);
     ev_piece *out = ev_result(s, op, 0);
     for (int r = 0; r < s->nranks; r++) {
         ev_walk w = {0};
-        ev_over(&w, t, &out[r], a);
-        int64_t to = ev_bind(&w, t, &out[r], a);
-        int64_t from = ev_bind(&w, in_type(op, 0), &x[r], a);
-        int64_t by = nd_roll_by(op);
-        if (w.bad)
+        int64_t by[2];
+        if (!along_axis(&w, op, &out[r], &x[r], by))
             return misfit(s, op);
         for (bool go = ev_start(&w); go; go = ev_step(&w))
-            for (int64_t i = 0; i < a->size; i++)
-                w.v[0][w.at[0] + i * to] =
-                    w.v[1][w.at[1] + (i + by) % a->size * from];
+            for (int64_t i = 0; i < size; i++)
+                w.v[0][w.at[0] + i * by[0]] =
+                    w.v[1][w.at[1] + (i + turn) % size * by[1]];
     }
     return true;
 }
