@@ -46,6 +46,7 @@ text_files | xargs grep -n -E "$marks" 2>/dev/null |
 # names a folder by path, or a file that only one folder has.
 folder_of() {
     case $1 in
+    *schedule/sched.h | sched.h | sched.def) echo own ;;   # shared by all
     */*) echo "$1" | sed 's|\.\./||g; s|/.*||' ;;
     ir.h | ops.def) echo ir ;;
     passes.h | passes.def) echo passes ;;
