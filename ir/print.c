@@ -395,8 +395,9 @@ static void put_plan(nd_buf *b, const nd_module *m)
 {
     const nd_plan *p = &m->plan;
     put_rules(b, m);
-    if (p->pipe_axis) {
-        nd_putf(b, "pipeline %s", p->pipe_axis->name);
+    if (p->piped.n) {
+        for (int i = 0; i < p->piped.n; i++)
+            nd_putf(b, "%s%s", i ? " + " : "pipeline ", p->piped.v[i]->name);
         if (m->mesh.pipe >= 0)
             nd_putf(b, " -> %s", m->mesh.name[m->mesh.pipe]);
         nd_putf(b, ", schedule = %s, microbatches = %d",
@@ -475,16 +476,20 @@ static void put_crossings(nd_buf *b, const char *what, const nd_cross *c, int n)
 
 /* Comments: the stages follow from the graph and the plan, so a reader makes
  * them again. */
-static void put_stage(nd_buf *b, const nd_program *p, int s)
+static void put_stage(nd_buf *b, const nd_module *m, int s)
 {
     static const char *const names[] = {
         [ACT_F] = "F",           [ACT_B] = "B",
         [ACT_SEND_F] = "send_F", [ACT_RECV_F] = "recv_F",
         [ACT_SEND_B] = "send_B", [ACT_RECV_B] = "recv_B",
     };
-    const nd_stage *t = &p->stage[s];
-    nd_putf(b, "# stage %d: iterations %d .. %d, %d slots\n", s, t->lo, t->hi,
-            t->slots);
+    const nd_stage *t = &m->program->stage[s];
+    nd_putf(b, "# stage %d: ", s);
+    for (int i = 0; i < m->plan.piped.n; i++)
+        nd_putf(b, "%s %d .. %d, ",
+                m->plan.piped.n > 1 ? m->plan.piped.v[i]->name : "iterations",
+                t->iters[i].lo, t->iters[i].hi);
+    nd_putf(b, "%d slots\n", t->slots);
     put_ops(b, "pre", t->pre.v, t->pre.n);
     put_ops(b, "fwd", t->fwd.v, t->fwd.n);
     put_ops(b, "bwd", t->bwd.v, t->bwd.n);
@@ -520,5 +525,5 @@ void nd_print(nd_buf *b, nd_module *m)
         nd_put(b, "\n");
     }
     for (int i = 0; m->program && i < m->program->nstages; i++)
-        put_stage(b, m->program, i);
+        put_stage(b, m, i);
 }

@@ -111,12 +111,14 @@ double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
 
 /* A rank at a microbatch: coord[micro]. */
 typedef struct nd_spot {
+    const nd_module *m;
     const nd_mesh *mesh;
     int coord[ND_MAX_MESH];
-    const nd_axis *piped;            /* whose iterations it has, or NULL */
-    int64_t iterations;
+    int stage;
 } nd_spot;
 nd_spot nd_spot_of(const nd_module *m, int rank);
+/* How many indices of an axis that no mesh axis cuts the rank's stage has. */
+int64_t nd_spot_iterations(const nd_spot *s, const nd_axis *a);
 int64_t nd_spot_numel(const nd_spot *s, const nd_type *t);
 int nd_group_size(const nd_mesh *m, uint32_t mesh);
 

@@ -12,20 +12,11 @@
  * between; a parameter read on several stages is held by each (its gradient is
  * then pending over those stages).
  */
-#include "passes.h"
+#include "pipeline.h"
 
 #include <string.h>
 
 enum { EVERYWHERE = -1, ON_DEMAND = -2 };
-
-typedef struct pipe {
-    nd_module *m;
-    nd_arena *a;
-    int p;                           /* stages */
-    nd_op *fwd, *bwd;                /* the pipelined repeats, or NULL */
-    bool **has_op;                   /* [stage][op index] */
-    bool **has_param;                /* [stage][param index] */
-} pipe;
 
 static int last(const pipe *pp)
 {
@@ -58,7 +49,7 @@ static bool check_plan(pipe *pp)
 static bool find_repeats(pipe *pp)
 {
     nd_module *m = pp->m;
-    const nd_axis *axis = m->plan.pipe_axis;
+    const nd_axis *axis = m->plan.piped.n ? m->plan.piped.v[0] : NULL;
     for (int i = 0; axis && i < m->step->ops.n; i++) {
         nd_op *op = m->step->ops.v[i];
         if (op->kind != OP_REPEAT || op->axes[0] != axis)
@@ -95,7 +86,7 @@ typedef struct holders {
 
 static bool has_axis(const holders *h, const nd_value *v)
 {
-    return nd_axis_at(&v->type, h->pp->m->plan.pipe_axis) >= 0;
+    return nd_axis_at(&v->type, h->pp->m->plan.piped.v[0]) >= 0;
 }
 
 /* A stage holds its own iterations of the axis alone. That is right for what
@@ -104,7 +95,7 @@ static void check_holder(nd_op *op, void *user)
 {
     holders *h = user;
     nd_module *m = h->pp->m;
-    const nd_axis *axis = m->plan.pipe_axis;
+    const nd_axis *axis = m->plan.piped.v[0];
     bool piped = op == h->pp->fwd || op == h->pp->bwd;
     const nd_value *found = NULL;
     if (op->kind == OP_PARAM) {
@@ -131,7 +122,7 @@ static void check_inner(nd_op *op, void *user)
     holders *h = user;
     nd_module *m = h->pp->m;
     if (!h->ok || op->kind != OP_REPEAT || !op->block->parent ||
-        op->axes[0] != m->plan.pipe_axis)
+        !nd_is_piped(m, op->axes[0]))
         return;
     h->ok = false;
     nd_error(m->ctx, op->loc, "a repeat over the pipelined axis `%s` inside "
@@ -249,7 +240,7 @@ static bool on_demand(const nd_op *op)
             (op->out[0]->mark || nd_is_weight_copy(op->out[0])));
 }
 
-static int place_of(const pipe *pp, const nd_op *op)
+static int choose_place(const pipe *pp, const nd_op *op)
 {
     if (op == pp->fwd || op == pp->bwd)
         return EVERYWHERE;
@@ -258,6 +249,36 @@ static int place_of(const pipe *pp, const nd_op *op)
     if (op->phase == PH_BWD)
         return (op->mark & (AFTER_BWD | OF_FIRST)) ? 0 : last(pp);
     return (op->mark & BEFORE_FWD) ? 0 : last(pp);
+}
+
+pipe_place pipe_place_of(const pipe *pp, const nd_op *op)
+{
+    return *(pipe_place *)nd_table_get(&pp->places, op);
+}
+
+void pipe_put(pipe *pp, nd_op *op, pipe_place where)
+{
+    pipe_place *at = ND_NEW(pp->a, pipe_place);
+    *at = where;
+    nd_table_put(&pp->places, op, at);
+}
+
+static void choose_places(pipe *pp)
+{
+    pp->places = (nd_table){.arena = pp->a};
+    for (int i = 0; i < pp->m->step->ops.n; i++) {
+        nd_op *op = pp->m->step->ops.v[i];
+        int at = choose_place(pp, op);
+        pipe_place all = {0, last(pp), at == ON_DEMAND}, one = {at, at, false};
+        pipe_put(pp, op, at < 0 ? all : one);
+    }
+}
+
+static int place_of(const pipe *pp, const nd_op *op)
+{
+    pipe_place at = pipe_place_of(pp, op);
+    return at.demand ? ON_DEMAND
+           : op == pp->fwd || op == pp->bwd ? EVERYWHERE : at.first;
 }
 
 static bool runs_on(const pipe *pp, const nd_op *op, int s)
@@ -307,9 +328,9 @@ static void set_ranges(pipe *pp)
     else
         balance(pp, count);
     for (int s = 0, at = 0; s < pp->p; s++) {
-        m->program->stage[s].lo = at;
+        m->program->stage[s].iters->lo = at;
         at += count[s];
-        m->program->stage[s].hi = at;
+        m->program->stage[s].iters->hi = at;
     }
 }
 
@@ -529,7 +550,7 @@ static void house_unused(pipe *pp)
         for (int s = 0; s < pp->p; s++)
             held |= pp->has_param[s][i];
         const nd_param *p = m->params.v[i];
-        bool stacked = p->nlayers && p->layer[0].axis == m->plan.pipe_axis;
+        bool stacked = p->nlayers && nd_is_piped(m, p->layer[0].axis);
         for (int s = 0; s < (held ? 0 : stacked ? pp->p : 1); s++)
             ND_PUSH(pp->a, &m->program->stage[s].params, m->params.v[i]);
     }
@@ -570,7 +591,10 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     m->program->nstages = pp.p;
     m->program->nmicro = m->plan.microbatches;
     m->program->stage = ND_NEWN(a, nd_stage, pp.p);
+    for (int s = 0; s < pp.p; s++)
+        m->program->stage[s].iters = ND_NEWN(a, nd_iters, m->plan.piped.n + 1);
     relate(&pp);
+    choose_places(&pp);
     set_ranges(&pp);
     fill_crossings(&pp);
     fill_stages(&pp);

@@ -37,7 +37,7 @@ static void complain(stages *st, const nd_op *op, const nd_value *v,
 static bool is_piped(const nd_module *m, const nd_op *op)
 {
     return op && op->kind == OP_REPEAT && op->block == m->step &&
-           op->axes[0] == m->plan.pipe_axis;
+           nd_is_piped(m, op->axes[0]);
 }
 
 static void read_value(stages *st, const nd_op *reader, nd_value *v)
@@ -199,19 +199,18 @@ static void check_effects(stages *st)
 static void check_ranges(stages *st)
 {
     const nd_module *m = st->m;
-    const nd_program *p = m->program;
-    int64_t at = 0;
-    bool piped = p->nstages > 1 && m->plan.pipe_axis;
-    for (int s = 0; piped && s < p->nstages; s++) {
-        if (p->stage[s].lo != at || p->stage[s].hi <= at)
-            st->ok = false;
-        at = p->stage[s].hi;
+    for (int i = 0; i < m->plan.piped.n && st->ok; i++) {
+        int64_t at = 0, lo, hi;
+        for (int s = 0; s < m->program->nstages; s++) {
+            nd_stage_range(m, s, m->plan.piped.v[i], &lo, &hi);
+            st->ok &= lo == at && hi >= lo;
+            at = hi;
+        }
+        st->ok &= at == m->plan.piped.v[i]->size;
+        if (!st->ok)
+            nd_error(m->ctx, m->plan.pipe_loc, "the stages do not run each "
+                     "iteration of %s once", m->plan.piped.v[i]->name);
     }
-    if (st->ok && (!piped || at == m->plan.pipe_axis->size))
-        return;
-    st->ok = false;
-    nd_error(m->ctx, m->plan.pipe_loc, "the stages do not run each iteration "
-             "of %s once", m->plan.pipe_axis->name);
 }
 
 bool nd_stages_check(nd_module *m)
