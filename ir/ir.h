@@ -413,6 +413,7 @@ typedef struct nd_plan {
     int zero;                        /* 0..3 */
     uint32_t zero_mesh;
     nd_remat recompute;
+    double memory;                   /* bytes of a device; 0: no limit */
     bool require_even;               /* sizes that do not divide are errors */
     nd_loc loc, pipe_loc, micro_loc, zero_loc;
 } nd_plan;

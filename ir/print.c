@@ -405,7 +405,10 @@ static void put_plan(nd_buf *b, const nd_module *m)
                 p->microbatches);
         for (int i = 0; i < p->nstages_given; i++)
             nd_putf(b, "%s%d", i ? ", " : ", stages = [", p->stages_given[i]);
-        nd_put(b, p->nstages_given ? "]\n" : "\n");
+        nd_put(b, p->nstages_given ? "]" : "");
+        if (p->memory > 0)
+            nd_putf(b, ", memory = %.17g", p->memory);
+        nd_put(b, "\n");
     } else if (p->microbatches > 1) {
         nd_putf(b, "microbatches %d\n", p->microbatches);
     }

@@ -63,6 +63,18 @@ static size_t room_of(const nd_code *c, const nd_param *p)
     return n;
 }
 
+/* The stages that have iterations of an axis. */
+static uint32_t stages_with(const nd_module *m, const nd_axis *a)
+{
+    uint32_t mask = 0;
+    for (int s = 0; s < m->program->nstages; s++) {
+        int64_t lo, hi;
+        nd_stage_range(m, s, a, &lo, &hi);
+        mask |= (uint32_t)(hi > lo) << s;
+    }
+    return mask;
+}
+
 static bool check_member(nd_code *c, int j, int k, uint32_t holders)
 {
     const nd_module *m = c->m;
@@ -84,7 +96,7 @@ static bool check_member(nd_code *c, int j, int k, uint32_t holders)
     if (b->stages != holders)
         return wrong(c, p, j, "other stages hold the parameter");
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
-        b->stages != UINT32_MAX >> (32 - m->program->nstages))
+        b->stages != stages_with(m, p->layer[0].axis))
         return wrong(c, p, j, "a stage lacks its layers");
     if (b->zero & ~zero)
         return wrong(c, p, j, "shares its state over mesh axes that the plan "

@@ -100,12 +100,20 @@ typedef struct nd_cluster {
     int near;
     double near_bandwidth, near_latency;     /* bytes per second, seconds */
     double far_bandwidth, far_latency;
+    double flops, narrow_flops;      /* per second: f32, products of 16 bits */
+    double memory_bandwidth;
 } nd_cluster;
 extern const nd_cluster nd_default_cluster;
 /* Seconds that one call of `members` ranks along `mesh` takes, each of which
  * sends so many bytes. */
 double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
                        uint32_t mesh, int members, double bytes);
+
+/* Bytes of a value on the rank that has most of it. */
+double nd_local_bytes(const nd_type *t, const nd_mesh *mesh);
+/* Seconds of one run of an op there, collectives included; of a repeat, of all
+ * its iterations. */
+double nd_op_seconds(const nd_module *m, const nd_cluster *c, const nd_op *op);
 
 /* ---- comm_bytes.c: what one rank sends ----------------------------------- */
 
@@ -428,6 +436,8 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 bool nd_overlap_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+/* Arrays of optimizer state that a parameter has. */
+int nd_states_of(const nd_train *t, bool frozen, bool muon);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 
 /* ---- buckets.c, buckets_check.c ------------------------------------------ */

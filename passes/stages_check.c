@@ -66,12 +66,20 @@ static void read_all(stages *st, const nd_op *op, const nd_op *reader)
             read_value(st, reader, op->body->yields.v[i]);
 }
 
+/* Does a stage run the iterations of a repeat that come last? */
+static bool ends_on(const stages *st, const nd_op *op, int s)
+{
+    int64_t lo, hi;
+    nd_stage_range(st->m, s, op->axes[0], &lo, &hi);
+    return hi > lo && (op->reverse ? lo == 0 : hi == op->axes[0]->size);
+}
+
 static void make(stages *st, const nd_op *op)
 {
-    int last = op->reverse ? 0 : st->m->program->nstages - 1;
     for (int i = 0; i < op->nout; i++) {
         nd_table_put(&st->have, op->out[i], op->out[i]);
-        if (is_piped(st->m, op) && i < op->ncarry && st->s != last)
+        if (is_piped(st->m, op) && i < op->ncarry &&
+            !ends_on(st, op, st->s))
             nd_table_put(&st->partial, op->out[i], op->out[i]);
     }
 }
@@ -175,6 +183,17 @@ static bool has_effect(const nd_op *op)
     return found;
 }
 
+static int stages_of(const stages *st, const nd_op *op)
+{
+    int n = 0;
+    for (int s = 0; s < st->m->program->nstages; s++) {
+        int64_t lo, hi;
+        nd_stage_range(st->m, s, op->axes[0], &lo, &hi);
+        n += hi > lo;
+    }
+    return n;
+}
+
 static void check_effects(stages *st)
 {
     const nd_program *p = st->m->program;
@@ -186,7 +205,7 @@ static void check_effects(stages *st)
     }
     for (int i = 0; i < st->m->step->ops.n; i++) {
         const nd_op *op = st->m->step->ops.v[i];
-        int want = is_piped(st->m, op) ? p->nstages : 1;
+        int want = is_piped(st->m, op) ? stages_of(st, op) : 1;
         int is = times(&runs, op);
         if (st->ok && has_effect(op) && is != want) {
             nd_error(st->m->ctx, op->loc, "%s runs on %d stages, not on %d",
