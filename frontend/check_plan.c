@@ -1,7 +1,7 @@
 /* check_plan.c - the plan block: mesh, pipeline, recompute, the whole.
  *
  *   mesh     pp = 2, dp = 2, tp = 2  ->  m->mesh, with `micro` as last axis
- *   pipeline layers -> pp            ->  m->plan.piped
+ *   pipeline (enc, dec) -> pp        ->  m->plan.piped
  *
  * --mesh changes sizes of the plan's mesh; without a plan block it is the
  * mesh, and `batch -> dp` is the one rule if it has a `dp`.
@@ -203,7 +203,7 @@ static void stages(ck *c, ast_expr *e)
     p->stages_given = ND_NEWN(c->ctx->arena, int, n);
     for (int i = 0; i < n; i++) {
         int64_t k;
-        if (!ck_cfg_int(c, e->args->v[i].e, 1, &k))
+        if (!ck_cfg_int(c, e->args->v[i].e, 0, &k))
             return;
         p->stages_given[i] = (int)(k > most ? most + 1 : k);
         sum += k;
@@ -246,10 +246,9 @@ static void find_repeat(nd_op *op, void *user)
 }
 
 /* The pipelined axis needs a repeat that is in no other one. */
-static void check_repeat(ck *c, const ast_rule *r, nd_axis *a)
+static void check_repeat(ck *c, nd_loc at, nd_axis *a)
 {
     seek s = {.axis = a};
-    nd_loc at = r->from->v[0].loc;
     nd_walk(c->m->step, find_repeat, &s);
     if (!s.found) {
         ck_say(c, at, "the model has no `repeat %s` to cut in stages",
@@ -264,37 +263,47 @@ static void check_repeat(ck *c, const ast_rule *r, nd_axis *a)
     }
 }
 
+static bool pipeline_axes(ck *c, const ast_names *names)
+{
+    nd_plan *p = &c->m->plan;
+    for (int i = 0; i < names->n; i++) {
+        nd_axis *a = ck_model_axis(c, names->v[i]);
+        if (!a)
+            return false;
+        if (nd_is_piped(c->m, a)) {
+            ck_say(c, names->v[i].loc, "`%s` is named twice", a->name);
+            return false;
+        }
+        ND_PUSH(c->ctx->arena, &p->piped, a);
+        if (c->m->loss)
+            check_repeat(c, names->v[i].loc, a);
+    }
+    return true;
+}
+
 static void pipeline_entry(ck *c, const ast_pent *e)
 {
-    static const char *const names[] = {"schedule", "microbatches", "stages"};
+    static const char *const names[] = {"schedule", "microbatches", "stages",
+                                        "memory"};
     nd_plan *p = &c->m->plan;
     nd_mesh *m = &c->m->mesh;
     const ast_rule *r = &e->rules->v[0];
-    ast_expr *slot[3];
+    ast_expr *slot[4];
     if (p->piped.n) {
         ck_say(c, e->loc, "a second `pipeline`");
         ck_note(c, p->pipe_loc, "the first one is here");
         return;
     }
-    if (r->from->n != 1 || r->to->n != 1) {
-        ck_say(c, r->loc, "a pipeline is one axis -> one mesh axis");
+    if (r->to->n != 1) {
+        ck_say(c, r->loc, "a pipeline is over one mesh axis");
         return;
     }
-    nd_axis *a = ck_model_axis(c, r->from->v[0]);
     int k = ck_mesh_axis(c, r->to->v[0]);
-    if (!a || k < 0)
+    if (!pipeline_axes(c, r->from) || k < 0)
         return;
-    ND_PUSH(c->ctx->arena, &p->piped, a);
     p->pipe_loc = r->loc;
     m->pipe = k;
-    if (c->m->loss)
-        check_repeat(c, r, a);
-    if (m->size[k] > a->size) {
-        ck_say(c, r->loc, "%d stages for %lld `%s`: a stage would be "
-               "empty", m->size[k], (long long)a->size, a->name);
-        return;
-    }
-    if (!ck_cfg_args(c, "pipeline", e->kvs, names, 3, slot))
+    if (!ck_cfg_args(c, "pipeline", e->kvs, names, 4, slot))
         return;
     p->schedule = SCHED_1F1B;
     if (slot[0])
@@ -305,6 +314,8 @@ static void pipeline_entry(ck *c, const ast_pent *e)
         p->microbatches = m->size[k];
     if (slot[2])
         stages(c, slot[2]);
+    if (slot[3] && ck_cfg_num(c, slot[3], &p->memory) && p->memory <= 0)
+        ck_error(c, slot[3]->loc, "a device has more than 0 bytes");
 }
 
 /* An axis or a mesh axis in both pipeline and shard. */
