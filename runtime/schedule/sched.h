@@ -129,6 +129,8 @@ typedef struct sched_ask {
 /* Computations alone, in order. NULL and *err if the kind cannot have these
  * numbers: the text names the rule and the legal values. */
 sched *sched_make(const sched_ask *ask, sched_error *err);
+/* Those rules alone: false and *err where sched_make would refuse. */
+bool sched_legal(const sched_ask *ask, sched_error *err);
 /* "1f1b", "interleaved(2)": false if there is no such schedule. */
 bool sched_parse_name(const char *text, sched_kind *kind, int *v);
 /* How many stages a rank has, and where a stage is, for a kind and v. */
