@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static void (*const maker[SCHED_NKINDS])(sched *) = {
     [SCHED_KIND_GPIPE] = make_gpipe,
@@ -16,10 +17,20 @@ static void (*const maker[SCHED_NKINDS])(sched *) = {
     [SCHED_KIND_ZB_H1] = make_zb_h1,
     [SCHED_KIND_ZB_H2] = make_zb_h2,
     [SCHED_KIND_ZB_V] = make_zb_v,
+    [SCHED_KIND_V_HALF] = make_v_half,
+    [SCHED_KIND_V_MIN] = make_v_min,
     [SCHED_KIND_DUALPIPE_V] = make_dualpipe_v,
     [SCHED_KIND_PIPEDREAM] = make_pipedream,
     [SCHED_KIND_PIPEDREAM_2BW] = make_pipedream_2bw,
 };
+
+void *make_room(int count, size_t size)
+{
+    void *room = calloc((size_t)count + 1, size);
+    if (!room)
+        abort();
+    return room;
+}
 
 static void full_name(const sched_ask *ask, char *name, size_t n)
 {
@@ -99,11 +110,6 @@ sched *sched_make(const sched_ask *ask, sched_error *err)
     char name[64];
     if (!sched_legal(ask, err))
         return NULL;
-    if (!maker[ask->kind]) {
-        sched_fail(err, -1, 0, "%s is not made yet",
-                   sched_kinds[ask->kind].name);
-        return NULL;
-    }
     full_name(ask, name, sizeof name);
     sched *s = sched_new(name, ask->ranks,
                          ask->ranks * sched_per_rank(ask->kind, ask->v),

@@ -15,8 +15,13 @@ void make_bfs(sched *s);
 void make_zb_h1(sched *s);
 void make_zb_h2(sched *s);
 void make_zb_v(sched *s);
+void make_v_half(sched *s);
+void make_v_min(sched *s);
 void make_dualpipe_v(sched *s);
 void make_pipedream(sched *s);
 void make_pipedream_2bw(sched *s);
+
+/* Zeroed; never NULL. */
+void *make_room(int count, size_t size);
 
 #endif

@@ -147,9 +147,7 @@ static void dualpipe_v_rank(vee *x)
 
 void make_dualpipe_v(sched *s)
 {
-    int *queue = malloc(2 * ((size_t)s->micro + 1) * sizeof *queue);
-    if (!queue)
-        abort();
+    int *queue = make_room(2 * s->micro, sizeof *queue);
     for (int r = 0; r < s->ranks; r++) {
         vee x = vee_of(s, r);
         x.queue = queue;
