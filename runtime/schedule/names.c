@@ -1,6 +1,6 @@
 /* names.c - schedules by name.
  *
- *   "1f1b" -> 1F1B, 0     "interleaved(2)" -> INTERLEAVED, 2     "1f1b(2)": none
+ *   "1f1b" -> 1F1B, 0   "interleaved(2)" -> INTERLEAVED, 2   "1f1b(2)" -> none
  */
 #include "sched.h"
 
