@@ -8,21 +8,31 @@
  * reads it, send right after what makes it) hangs there for nearly every
  * schedule: two neighbours both send. So all ranks are simulated under exactly
  * these rules, and what happens in the simulation is written down: a pair is
- * placed when the receiver needs it next and the sender is between two
- * computations. All rows follow one common order in time, hence nobody waits in
- * a circle, and between two ranks messages arrive in the order they were sent;
- * check.c proves both afterwards without trusting this file.
+ * placed when the receiver wants it and the sender is between two computations.
+ * All rows follow one common order in time, hence nobody waits in a circle, and
+ * between two ranks messages arrive in the order they were sent; check.c proves
+ * both afterwards without trusting this file.
  *
- * Receiving no earlier than needed also keeps what a schedule promises about
- * memory: a received input is not held before its turn.
+ * The receiver wants it when it needs it: then a received input is not held
+ * before its turn. But if the sender computes at that time, the receiver would
+ * wait for its end. Therefore it wants it at the last time before at which, in
+ * a run where messages block nobody, both ranks are between computations; if
+ * there is none, when it needs it.
  */
 #include "sched.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+/* Before computation `before` of its row, a rank receives what `reader`
+ * reads. */
+typedef struct want {
+    int before, reader;
+} want;
 
 typedef struct rank_sim {
     int next;                        /* index into the row of computations */
+    want *want;                      /* in order */
+    int nwant, got;
     double clock;                    /* when it is free */
     bool waits;                      /* not in the heap: operand not made */
 } rank_sim;
@@ -35,13 +45,12 @@ typedef struct event {
 
 typedef struct sim {
     sched *s;                        /* rows are written */
-    const sched *from;               /* rows are read */
+    sched *from;                     /* rows are read, with their times */
     const sched_costs *costs;
     const uint8_t *cross;
     rank_sim *rank;
     double *made[2];                 /* by stage and microbatch: when F, and B
                                         or I, were done; -1: not yet */
-    bool *got[2];                    /* what it reads was received */
     event *heap;
     int n;
 } sim;
@@ -109,56 +118,48 @@ static size_t cell_of(const sim *x, int stage, int mb)
     return (size_t)stage * (size_t)x->s->micro + (size_t)mb;
 }
 
-/* A message that action `a` waits for: has it come, and if it has not, when is
- * it made and carried here? */
-static bool is_open(const sim *x, sched_action a, double *there)
+/* When what `a` reads has come from another stage; -1: it is not made. */
+static double arrival(const sim *x, sched_action a)
 {
-    int from = sched_source(x->from, x->cross, a);
-    int back = a.op != SCHED_F;
-    if (from < 0 || x->s->rank_of[from] == x->s->rank_of[a.stage] ||
-        x->got[back][cell_of(x, a.stage, a.mb)])
-        return false;
+    int from = sched_source(x->from, x->cross, a), back = a.op != SCHED_F;
     double made = x->made[back][cell_of(x, from, a.mb)];
     const double *way = !x->costs ? NULL
                         : back ? x->costs->back : x->costs->ahead;
-    *there = made < 0 ? -1 : made + cost_of(way, from, 0);
-    return true;
+    return made < 0 ? -1 : made + cost_of(way, from, 0);
 }
 
-/* The first message that the next cell of rank r waits for: a cell of two
- * actions begins when it has both. Returns the index of who reads it, or -1. */
-static int reader_of(const sim *x, int r, double *there)
+/* The rank that sends what `a` reads; -1: none does. */
+static int sender_of(const sim *x, sched_action a)
 {
-    const sched_row *row = &x->from->row[r];
-    for (int i = x->rank[r].next; i < row->n; i++) {
-        if (is_open(x, row->v[i], there))
-            return i;
-        if (!row->v[i].joined)
-            break;
-    }
-    return -1;
+    int from = sched_source(x->from, x->cross, a);
+    int peer = from < 0 ? -1 : x->s->rank_of[from];
+    return peer == x->s->rank_of[a.stage] ? -1 : peer;
+}
+
+/* Does it receive before it computes? */
+static bool wants(const rank_sim *me)
+{
+    return me->got < me->nwant && me->want[me->got].before <= me->next;
 }
 
 /* At the same time messages go first, because they are free, and gradients
  * before activations, because they release memory; then what takes no time.
  * False: it waits for what is not made. */
-static bool next_event(const sim *x, int r, event *e, int *reader)
+static bool next_event(const sim *x, int r, event *e)
 {
     const rank_sim *me = &x->rank[r];
-    double there = 0;
-    *reader = reader_of(x, r, &there);
-    bool free = time_of(x, x->from->row[r].v[me->next]) == 0;
-    *e = (event){me->clock, free ? 2 : 3, r};
-    if (*reader < 0)
+    const sched_row *row = &x->from->row[r];
+    *e = (event){me->clock, 0, r};
+    if (!wants(me)) {
+        e->turn = time_of(x, row->v[me->next]) == 0 ? 2 : 3;
         return true;
-    if (there < 0)
-        return false;
-    sched_action a = x->from->row[r].v[*reader];
-    int peer = x->s->rank_of[sched_source(x->from, x->cross, a)];
+    }
+    sched_action a = row->v[me->want[me->got].reader];
+    double there = arrival(x, a), free = x->rank[sender_of(x, a)].clock;
     e->turn = a.op == SCHED_F;
-    e->time = x->rank[peer].clock > e->time ? x->rank[peer].clock : e->time;
+    e->time = free > e->time ? free : e->time;
     e->time = there > e->time ? there : e->time;
-    return true;
+    return there >= 0;
 }
 
 /* ---- doing it ------------------------------------------------------------ */
@@ -166,25 +167,24 @@ static bool next_event(const sim *x, int r, event *e, int *reader)
 static void list(sim *x, int r)
 {
     event e;
-    int reader;
     if (x->rank[r].next == x->from->row[r].n)
         return;
-    x->rank[r].waits = !next_event(x, r, &e, &reader);
+    x->rank[r].waits = !next_event(x, r, &e);
     if (!x->rank[r].waits)
         put(x, e);
 }
 
-static void carry(sim *x, int r, int reader, double time)
+static void carry(sim *x, int r, double time)
 {
-    sched_action a = x->from->row[r].v[reader];
+    rank_sim *me = &x->rank[r];
+    sched_action a = x->from->row[r].v[me->want[me->got++].reader];
     sched_action recv = {.op = a.op == SCHED_F ? SCHED_RECV_F : SCHED_RECV_B,
                          .stage = a.stage};
     sched_action send = sched_other_end(recv);
     int peer = x->s->rank_of[send.stage];
     sched_push(x->s, peer, send.op, send.stage, a.mb);
     sched_push(x->s, r, recv.op, recv.stage, a.mb);
-    x->got[a.op != SCHED_F][cell_of(x, a.stage, a.mb)] = true;
-    x->rank[r].clock = x->rank[peer].clock = time;
+    me->clock = x->rank[peer].clock = time;
 }
 
 /* The rank of a stage that may wait for what its neighbour made. */
@@ -222,18 +222,120 @@ static void simulate(sim *x)
         list(x, r);
     while (x->n > 0) {
         event e = take(x), now;
-        int reader;
-        next_event(x, e.rank, &now, &reader);
+        next_event(x, e.rank, &now);
         if (before(e, now)) {
             put(x, now);
             continue;
         }
-        if (reader >= 0)
-            carry(x, e.rank, reader, now.time);
+        if (wants(&x->rank[e.rank]))
+            carry(x, e.rank, now.time);
         else
             compute(x, e.rank);
         list(x, e.rank);
     }
+}
+
+/* ---- what to receive when ------------------------------------------------ */
+
+/* The first action of the row that starts at `time` or later. */
+static int first_from(const sched_row *row, double time)
+{
+    int lo = 0, hi = row->n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (row->v[mid].start < time)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Walks back over both ranks' free times, from when action `reader` of rank r
+ * needs what it reads, but not for ever. */
+static int receive_before(const sim *x, int r, int reader)
+{
+    enum { FAR = 64 };
+    const sched_row *me = &x->from->row[r];
+    const sched_row *you = &x->from->row[sender_of(x, me->v[reader])];
+    double made = arrival(x, me->v[reader]), need = me->v[reader].start;
+    int last = reader - (reader > 0 && me->v[reader - 1].joined);
+    int i = last, k = first_from(you, need);
+    for (int n = 0; n < FAR; n++) {
+        double from = i ? me->v[i - 1].end : 0, to = me->v[i].start;
+        double your_from = k ? you->v[k - 1].end : 0;
+        double your_to = k < you->n ? you->v[k].start : need;
+        bool inside = i && me->v[i - 1].joined;
+        if (to < made || your_to < made)
+            break;
+        if (!inside && from <= your_to && your_from <= to)
+            return i;
+        if (inside || from > your_to)
+            i--;
+        else
+            k--;
+    }
+    return last;
+}
+
+static bool plan_row(sim *x, int r)
+{
+    const sched_row *row = &x->from->row[r];
+    rank_sim *me = &x->rank[r];
+    int *first = malloc(((size_t)row->n + 1) * sizeof *first);
+    int *next = malloc(((size_t)row->n + 1) * sizeof *next);
+    me->want = malloc(((size_t)row->n + 1) * sizeof *me->want);
+    bool ok = first && next && me->want;
+    for (int i = 0; ok && i < row->n; i++)
+        first[i] = -1;
+    for (int i = row->n - 1; ok && i >= 0; i--)
+        if (sender_of(x, row->v[i]) >= 0) {
+            int at = receive_before(x, r, i);
+            next[i] = first[at];
+            first[at] = i;
+        }
+    for (int i = 0; ok && i < row->n; i++)
+        for (int k = first[i]; k >= 0; k = next[k])
+            me->want[me->nwant++] = (want){i, k};
+    free(first);
+    free(next);
+    return ok;
+}
+
+static bool plan(sim *x, sched_error *err)
+{
+    sched_times t;
+    size_t cells = (size_t)x->s->stages * (size_t)x->s->micro;
+    bool ok = true;
+    if (!sched_time(x->from, x->costs, &t, err))
+        return false;
+    free(t.rank);
+    for (int r = 0; r < x->s->ranks; r++)
+        for (int i = 0; i < x->from->row[r].n; i++) {
+            sched_action a = x->from->row[r].v[i];
+            if (a.op == SCHED_F || sched_is_back(a.op))
+                x->made[a.op != SCHED_F][cell_of(x, a.stage, a.mb)] = a.end;
+        }
+    for (int r = 0; ok && r < x->s->ranks; r++)
+        ok = plan_row(x, r);
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < cells; i++)
+            x->made[k][i] = -1;
+    return ok || sched_fail(err, -1, 0, "no memory");
+}
+
+/* ---- all of it ----------------------------------------------------------- */
+
+static bool lower(sim *x, sched_error *err)
+{
+    sched *s = x->s;
+    if (!plan(x, err))
+        return false;
+    for (int r = 0; r < s->ranks; r++)
+        s->row[r].n = 0;
+    simulate(x);
+    s->lowered = true;
+    return true;
 }
 
 bool sched_lower(sched *s, const sched_costs *costs, sched_error *err)
@@ -246,32 +348,22 @@ bool sched_lower(sched *s, const sched_costs *costs, sched_error *err)
         return false;
     size_t cells = (size_t)s->stages * (size_t)s->micro + 1;
     size_t ranks = (size_t)s->ranks;
-    sched *from = sched_copy(s);
-    sim x = {.s = s, .from = from, .costs = costs, .cross = cross};
-    x.rank = calloc(ranks, sizeof *x.rank);
-    x.heap = calloc(ranks, sizeof *x.heap);
-    bool ok = from && x.rank && x.heap;
-    for (int k = 0; k < 2; k++) {
-        x.made[k] = malloc(cells * sizeof *x.made[k]);
-        x.got[k] = calloc(cells, sizeof *x.got[k]);
-        ok = ok && x.made[k] && x.got[k];
-        for (size_t i = 0; ok && i < cells; i++)
-            x.made[k][i] = -1;
-    }
-    if (ok) {
-        for (int r = 0; r < s->ranks; r++)
-            s->row[r].n = 0;
-        simulate(&x);
-        s->lowered = true;
-    } else {
+    sim x = {.s = s, .from = sched_copy(s), .costs = costs, .cross = cross,
+             .rank = calloc(ranks, sizeof *x.rank),
+             .heap = calloc(ranks, sizeof *x.heap),
+             .made = {malloc(cells * sizeof **x.made),
+                      malloc(cells * sizeof **x.made)}};
+    bool ok = x.from && x.rank && x.heap && x.made[0] && x.made[1];
+    if (ok)
+        ok = lower(&x, err);
+    else
         sched_fail(err, -1, 0, "no memory");
-    }
-    sched_free(from);
+    for (int r = 0; x.rank && r < s->ranks; r++)
+        free(x.rank[r].want);
+    sched_free(x.from);
     free(x.rank);
     free(x.heap);
-    for (int k = 0; k < 2; k++) {
-        free(x.made[k]);
-        free(x.got[k]);
-    }
+    free(x.made[0]);
+    free(x.made[1]);
     return ok;
 }
