@@ -195,6 +195,11 @@ typedef struct sched_times {
 bool sched_time(sched *s, const sched_costs *costs, sched_times *out,
                 sched_error *err);
 
+/* What an action adds to what its stages keep when it begins; less, what it
+ * frees when it ends. */
+double sched_keeps(const sched_costs *costs, const sched_action *a);
+double sched_frees(const sched_costs *costs, const sched_action *a);
+
 /* ---- text and pictures --------------------------------------------------- */
 
 /* A growing text; free(t.s). */
@@ -214,13 +219,20 @@ sched *sched_read(const char *text, size_t n, const char *name,
 void sched_write(const sched *s, bool idle, sched_text *out);
 /* One row's actions, separated by spaces. */
 void sched_write_row(const sched *s, int rank, sched_text *out);
-/* Of schedules that sched_time has timed. For a terminal: */
-void sched_draw(const sched *s, const sched_times *t, sched_text *out);
+/* Of schedules that sched_time has timed. `seconds`: of a unit of time; 0: the
+ * times are slots. For a terminal: */
+void sched_draw(const sched *s, const sched_times *t, double seconds,
+                sched_text *out);
+/* Its first line alone. */
+void sched_headline(const sched *s, const sched_times *t, double seconds,
+                    sched_text *out);
 /* With the memory over time, where costs say what is kept; or NULL. */
 void sched_svg(const sched *s, const sched_times *t, const sched_costs *costs,
-               sched_text *out);
-/* Events for Chrome's and Perfetto's trace viewers; `seconds`: of a unit. */
+               double seconds, sched_text *out);
+/* Events for Chrome's and Perfetto's trace viewers. */
 void sched_trace(const sched *s, const sched_costs *costs, double seconds,
                  sched_text *out);
+/* "12 slots", "3.05 ms" */
+void sched_put_time(sched_text *t, double time, double seconds);
 
 #endif
