@@ -133,6 +133,21 @@ static void report_plan(report *r)
     report_scopes(r);
 }
 
+/* Ranks of a stage are alike; stages are not, and the fullest one decides. */
+static void report_fullest(report *r)
+{
+    const nd_program *p = r->m->program;
+    const nd_stage_mem *mem = r->c->mem.stage;
+    int s = 0;
+    for (int i = 1; i < p->nstages; i++)
+        if (mem[i].arena_bytes > mem[s].arena_bytes)
+            s = i;
+    if (p->nstages > 1)
+        nd_putf(r->b, "  memory        at most %s (%s bytes) per rank: stage "
+                "%d\n", size_text(r->a, (double)mem[s].arena_bytes),
+                cg_commas(r->a, (int64_t)mem[s].arena_bytes), s);
+}
+
 /* How attention finds keys on other ranks, pass `context`. */
 static void report_context(report *r)
 {
@@ -300,6 +315,7 @@ void cg_report_plan(nd_module *m, nd_buf *out)
 {
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
+    report_fullest(&r);
     report_context(&r);
     for (int s = 0; s < m->program->nstages; s++)
         report_stage(&r, s);
