@@ -5,7 +5,8 @@
  *
  * Generated code adds its loss to that of the microbatches before it. To know
  * the summand, forward begins from 0 and the sum is put together here: the same
- * additions, so the same bits with the option and without.
+ * additions, so the same bits with the option and without. Where forward runs
+ * again to make what backward reads, the loss has been added already.
  */
 #include "ndrt_internal.h"
 
@@ -34,6 +35,16 @@ ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *))
     ndrt_status s = ndrt_call(r, f);
     note[r->mb] = ndrt_loss_share(r);
     *loss += before;
+    return s;
+}
+
+ndrt_status ndrt_micro_again(ndrt_rank *r, void (*f)(ndrt_rank *))
+{
+    float *loss = ndrt_loss_at(r), sum = loss ? *loss : 0.0f;
+    ndrt_status s = ndrt_call(r, f);
+
+    if (loss)
+        *loss = sum;
     return s;
 }
 

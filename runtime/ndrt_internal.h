@@ -468,6 +468,8 @@ ndrt_status ndrt_generate(ndrt_rank *r, FILE *out);
 ndrt_status ndrt_micro_open(ndrt_rank *r);
 /* Runs forward of microbatch r->mb. */
 ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *));
+/* The same once more, for what backward reads: no loss is added. */
+ndrt_status ndrt_micro_again(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Prints and forgets those of this step; all ranks call it. */
 ndrt_status ndrt_micro_report(ndrt_rank *r);
 

@@ -54,7 +54,14 @@ static ndrt_status act(ndrt_rank *r, const ndrt_action *a)
     void (*f)(ndrt_rank *) = stage_of(r)->run[a->kind];
 
     ndrt_set_microbatch(r, a->mb);
-    return a->kind == NDRT_F ? ndrt_micro_forward(r, f) : ndrt_call(r, f);
+    if (a->kind == NDRT_F)
+        return ndrt_micro_forward(r, f);
+    if (a->kind == NDRT_B && stage_of(r)->again) {
+        ndrt_status s = ndrt_micro_again(r, stage_of(r)->run[NDRT_F]);
+        if (s != NDRT_OK)
+            return s;
+    }
+    return ndrt_call(r, f);
 }
 
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
