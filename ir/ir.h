@@ -666,7 +666,7 @@ void nd_dce(nd_module *m);
 
 /* ---- copy.c -------------------------------------------------------------- */
 
-/* A module that can be changed while this one stays. Its context is the same. */
+/* A module that can be changed while this one stays. They share a context. */
 nd_module *nd_module_copy(const nd_module *m);
 
 /* ---- turns.c ------------------------------------------------------------- */

@@ -133,8 +133,9 @@ static bool refuse(choice *c)
             if (t->ran && l == REMAT_NONE)
                 keeps = t->stage[s].keeps;
         }
-        nd_note(x, p->remat_loc, "stage %d needs at least %zu bytes, and %zu "
-                "if it recomputes nothing", s, least, keeps);
+        const char *who = c->nstages > 1 ? nd_fmt(c->a, "stage %d", s) : "it";
+        nd_note(x, nd_nowhere, "%s needs at least %zu bytes, and %zu if it "
+                "recomputes nothing", who, least, keeps);
     }
     return false;
 }

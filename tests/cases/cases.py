@@ -751,6 +751,43 @@ def resume(b):
     check('cannot read the folder "nowhere"' in text, text)
 
 
+# what auto(bytes) is tried on: mesh, sequence parallel, schedules, other lines of the plan
+REMAT = (("", False, ["1f1b"], ""), ("pp = 4", False, ["1f1b", "gpipe"], ""), ("pp = 2, tp = 2", True, ["gpipe"], ""),
+         ("pp = 3", False, ["1f1b"], ""), ("pp = 2, dp = 2", False, ["1f1b"], "zero 1 over dp"),
+         ("pp = 2, dp = 2", False, ["gpipe"], "zero 2 over dp"), ("pp = 2, dp = 2", False, ["gpipe"], "zero 3 over dp"),
+         ("pp = 2, dp = 2, tp = 2", True, ["1f1b"], "zero 3 over dp"))
+
+
+def remat(b):
+    """recompute auto(bytes) fits, and the results are those without, bit for bit; what cannot fit is refused."""
+    for axes, sp, schedules, lines in some(REMAT):
+        for schedule in schedules:
+            def program(how, expect=0):
+                MESHES["remat"] = (axes, sp, 4, (lines + "\n  " + how).strip(), [])
+                return b.compile("gdrop", "remat", schedule=schedule, sets=["layers=5"], expect=expect)
+            where = "%s %s %s" % (axes, schedule, lines)
+            rows, w, text = b.run(program("recompute none"), "--steps", "3")
+            _, _, refused = program("recompute auto(1)", expect=1)
+            needs = [(int(x), int(y)) for x, y in
+                     re.findall(r"needs at least (\d+) bytes, and (\d+) if it recomputes", refused)]
+            check([y for _, y in needs] == arenas(text), where + ": not the bytes of a run: " + refused)
+            least, most = max(x for x, _ in needs), max(y for _, y in needs)
+            check(least < most, where + ": nothing is gained")
+            _, _, refused = program("recompute auto(%d)" % (least - 1), expect=1)
+            check("no way to recompute fits" in refused, refused)
+            for room in (least, (least + most) // 2, most - 1, most):
+                exe = program("recompute auto(%d)" % room)
+                again, w2, text = b.run(exe, "--steps", "3")
+                check([(r["loss"], r["grad_norm"]) for r in again] == [(r["loss"], r["grad_norm"]) for r in rows],
+                      "%s auto(%d): other losses" % (where, room))
+                check(w2 == w, "%s auto(%d): other weights" % (where, room))
+                said, plan = report(b, "gdrop", exe[0], "layers=5")
+                check(max(arenas(text)) <= room, "%s auto(%d): allocates %s" % (where, room, arenas(text)))
+                check([x["peak"] for x in said] == arenas(text), where + ": the plan has other bytes")
+                check(room < most or ": none\n" in plan and "again" not in plan, where + ": recomputes for nothing")
+                check(room > least or schedule == "1f1b" or "forward again" in plan, where + ": no stage runs again")
+
+
 def sweep(b):
     """Parameters after 5 SGD steps on every mesh; 1e-6 at step 0."""
     same_run(b, "g", ["dp2", "tp2", "sp2", "pp2", "pp3", "pp4", "dp2tp2", "tp2pp2", "dp2pp2",
@@ -838,7 +875,7 @@ def uneven(b):
 
 
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36, a37,
-                                 b03, b04, b12, c03, c04, d01, f01, f13, frozen, metric, moe, muon, resume, sweep,
+                                 b03, b04, b12, c03, c04, d01, f01, f13, frozen, metric, moe, muon, remat, resume, sweep,
                                  uneven, zero, zero_resume)}
 
 
