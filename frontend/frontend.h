@@ -588,4 +588,7 @@ void ck_scopes(ck *c);               /* once all lines are read */
 /* check_context.c */
 void ck_context(ck *c, const ast_pent *e);
 
+/* ndc.c: to the file `path`, or to stdout; never over what was read. */
+bool nd_write(nd_ctx *c, const char *path, const char *s, size_t n);
+
 #endif
