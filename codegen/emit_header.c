@@ -70,7 +70,7 @@ static void put_stages(cg *g, nd_buf *b)
     nd_putf(b, " *   pipeline      %s -> %s, %s, stages",
             g->m->plan.pipe_axis ? g->m->plan.pipe_axis->name : "?",
             g->m->mesh.name[g->m->mesh.pipe],
-            g->m->plan.schedule == SCHED_GPIPE ? "gpipe" : "1f1b");
+            nd_schedule_name(g->a, &g->m->plan));
     for (int s = 0; s < p->nstages; s++)
         nd_putf(b, "%s %d", s ? "," : "", p->stage[s].hi - p->stage[s].lo);
     nd_put(b, "\n");

@@ -118,7 +118,7 @@ static void report_plan(report *r)
     if (p->nstages > 1)
         nd_putf(r->b, "  pipeline      %d stages over %s, %s, bubble %.1f%%\n",
                 p->nstages, m->name[m->pipe],
-                r->m->plan.schedule == SCHED_GPIPE ? "gpipe" : "1f1b",
+                nd_schedule_name(r->a, &r->m->plan),
                 100 * nd_schedule_bubble(r->m));
     int64_t n = 0;
     for (int i = 0; i < r->m->params.n; i++)

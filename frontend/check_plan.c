@@ -161,7 +161,8 @@ static void schedule(ck *c, ast_expr *e)
             else
                 ck_later(c, e->loc, nd_fmt(c->ctx->arena, "the schedule `%s`",
                                            names[i]));
-            c->m->plan.schedule = i == 0 ? SCHED_GPIPE : SCHED_1F1B;
+            c->m->plan.schedule =
+                i == 0 ? SCHED_KIND_GPIPE : SCHED_KIND_1F1B;
             return;
         }
     ck_near_error(c, e->loc, "schedule", ast_text(c->ctx->arena, e), names, N);
@@ -282,7 +283,7 @@ static void pipeline_entry(ck *c, const ast_pent *e)
     }
     if (!ck_cfg_args(c, "pipeline", e->kvs, names, 3, slot))
         return;
-    p->schedule = SCHED_1F1B;
+    p->schedule = SCHED_KIND_1F1B;
     if (slot[0])
         schedule(c, slot[0]);
     if (slot[1])
@@ -471,7 +472,7 @@ static void check_ranks(ck *c, const ast_decl *d)
 void ck_plan(ck *c, const ast_decl *d)
 {
     nd_plan *p = &c->m->plan;
-    *p = (nd_plan){.schedule = SCHED_1F1B, .microbatches = 1,
+    *p = (nd_plan){.schedule = SCHED_KIND_1F1B, .microbatches = 1,
                    .require_even = c->opt->require_even};
     if (d) {
         p->loc = d->loc;

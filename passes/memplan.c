@@ -419,7 +419,7 @@ static size_t *part_of(nd_stage_mem *mem, const nd_value *v)
 static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
                             const uint8_t *lists, bool *skip, size_t at)
 {
-    size_t slots = (size_t)c->m->program->stage[s].slots;
+    size_t slots = (size_t)c->m->program->stage[s].slots[SCHED_UNTIL_I];
     slots = slots ? slots : 1;
     for (int pass = 0; pass < 3; pass++)
         for (int i = 0; i < c->nvalues; i++) {

@@ -61,6 +61,11 @@ void nd_mincut_sink(nd_mincut *c, int v);
 /* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
 void nd_mincut_solve(nd_mincut *c, bool *kept);
 
+/* ---- pipeline.c --------------------------------------------------------- */
+
+/* Empty stages, placed as the plan's schedule wants them. */
+nd_program *nd_program_new(nd_module *m, int devices);
+
 /* ---- stages_check.c ------------------------------------------------------ */
 
 /* Proves that every stage has what its ops read, and that each iteration and
@@ -69,11 +74,9 @@ bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
-/* The compute order (ACT_F, ACT_B) of each of p stages for m microbatches.
- * GPipe: Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-
- * Flush. `out[s]` receives 2m actions from the arena. */
-void nd_schedule_order(nd_arena *a, nd_sched_kind k, int p, int m,
-                       nd_action **out);
+/* The computations of p devices with a stage each, for m microbatches. GPipe:
+ * Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-Flush. */
+sched *nd_schedule_order(sched_kind k, int p, int m);
 /* Draws the timeline: a row per stage, a column per slot. */
 void nd_schedule_draw(nd_buf *b, const nd_module *m);
 /* Idle slots over all slots of all stages, between 0 and 1. */

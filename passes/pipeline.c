@@ -551,6 +551,24 @@ static void own_loss(pipe *pp)
     m->loss = nd_op_new(&at, OP_BROADCAST, 1, &m->loss, 1, &like)->out[0];
 }
 
+nd_program *nd_program_new(nd_module *m, int devices)
+{
+    nd_arena *a = m->ctx->arena;
+    nd_program *p = ND_NEW(a, nd_program);
+    sched_kind kind = m->plan.schedule;
+    sched_where where = kind < SCHED_NKINDS ? sched_kinds[kind].where
+                                            : SCHED_LOOP;
+    p->ndevices = devices;
+    p->nstages = devices;
+    if (devices > 1)
+        p->nstages *= sched_per_rank(kind, m->plan.per_device);
+    p->nmicro = m->plan.microbatches;
+    p->stage = ND_NEWN(a, nd_stage, p->nstages);
+    for (int s = 0; s < p->nstages; s++)
+        p->stage[s].device = sched_rank_of(where, devices, s);
+    return p;
+}
+
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
     (void)o;
@@ -566,10 +584,7 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
         nd_mark_free(m);
         own_operands(&pp, pp.bwd);
     }
-    m->program = ND_NEW(a, nd_program);
-    m->program->nstages = pp.p;
-    m->program->nmicro = m->plan.microbatches;
-    m->program->stage = ND_NEWN(a, nd_stage, pp.p);
+    m->program = nd_program_new(m, pp.p);
     relate(&pp);
     set_ranges(&pp);
     fill_crossings(&pp);

@@ -132,16 +132,19 @@ typedef struct sched_costs {
 typedef struct sched_ask {
     sched_kind kind;
     int ranks, v, micro;         /* v: stages per rank; 0: the kind's own */
-    const sched_costs *costs;    /* for v_half, v_min, AUTO; NULL: all 1 */
+    const sched_costs *costs;    /* AUTO alone; NULL: all 1 */
     const double *room;          /* by rank: what all stages of it may keep;
                                     NULL: no limit. AUTO alone */
     bool sync;                   /* a sum over all ranks (clipping) stands
-                                    between the last gradient and the update */
+                                    between the last gradient and the update.
+                                    AUTO alone */
 } sched_ask;
 
 /* Computations alone, in order. NULL and *err if the kind cannot have these
  * numbers: the text names the rule and the legal values. */
 sched *sched_make(const sched_ask *ask, sched_error *err);
+/* Those rules alone: false and *err where sched_make would refuse. */
+bool sched_legal(const sched_ask *ask, sched_error *err);
 /* "1f1b", "interleaved(2)": false if there is no such schedule. */
 bool sched_parse_name(const char *text, sched_kind *kind, int *v);
 /* How many stages a rank has, and where a stage is, for a kind and v. */
@@ -159,8 +162,9 @@ bool sched_check(const sched *s, const uint8_t *cross, sched_error *err);
 char *sched_table_around(const sched *s, const sched_error *err);
 
 /* Microbatches of a stage live in slot mb % n from one action until another
- * (ends: the last of them that the stage has; W stands for B where there is no
- * W). The least n, for the three spans of sched_costs. */
+ * (B is both I and W). In a schedule with messages, what is received and not
+ * used yet lives, and so does a gradient that is not sent yet. The least n, for
+ * the three spans of sched_costs. */
 typedef enum { SCHED_UNTIL_I, SCHED_UNTIL_W, SCHED_I_TO_W,
                SCHED_NSPANS } sched_span;
 int sched_slots(const sched *s, int stage, sched_span span);
