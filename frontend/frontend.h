@@ -594,4 +594,7 @@ void ck_pipeline_numbers(ck *c);     /* once the microbatches are counted */
 /* check_context.c */
 void ck_context(ck *c, const ast_pent *e);
 
+/* ndc.c: to the file `path`, or to stdout; never over what was read. */
+bool nd_write(nd_ctx *c, const char *path, const char *s, size_t n);
+
 #endif
