@@ -120,8 +120,14 @@ typedef struct sched_ask {
     sched_kind kind;
     int ranks, v, micro;         /* v: stages per rank; 0: the kind's own */
     const sched_costs *costs;    /* for v_half, v_min, AUTO; NULL: all 1 */
+    /* AUTO alone. */
+    sched_where where;
     const double *room;          /* by rank: what all stages of it may keep;
-                                    NULL: no limit. AUTO alone */
+                                    NULL: no limit */
+    bool slots;                  /* ... counted as programs lay it out: the sum
+                                    over stages and spans of sched_slots, not
+                                    the most that is kept at any moment */
+    bool whole;                  /* B only: the program has no I and W */
     bool sync;                   /* a sum over all ranks (clipping) stands
                                     between the last gradient and the update */
 } sched_ask;
