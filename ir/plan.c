@@ -3,9 +3,20 @@
  *   axis key = seq      shard seq -> cp
  *   rule of key: none   rule over key: seq -> cp
  *
- * Scoped rules cut how parameters are stored and are not meant here.
+ * Scoped rules cut how parameters are stored and are not meant here. And what
+ * its schedule is called.
  */
 #include "ir.h"
+
+const char *nd_schedule_name(nd_arena *a, const nd_plan *p)
+{
+    if (p->schedule == SCHED_KIND_FILE)
+        return nd_fmt(a, "file(\"%s\")", p->schedule_file);
+    if (p->schedule == SCHED_KIND_AUTO)
+        return "auto";
+    const sched_info *k = &sched_kinds[p->schedule];
+    return k->v ? k->name : nd_fmt(a, "%s(%d)", k->name, p->per_device);
+}
 
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a)
 {

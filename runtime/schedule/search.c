@@ -22,7 +22,8 @@ enum {
     MAX_WIDTH = 2000,
     MAX_CHANGES = 60000,
     NBEST = 3,                   /* of so many schedules changes are tried */
-    MAX_V = 80                   /* codes are bytes */
+    MAX_V = 80,                  /* codes are bytes */
+    MAX_ACTIONS = 12000000
 };
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -189,19 +190,24 @@ static bool set_bound(search_problem *q, sched_error *err)
     return ok || sched_fail(err, -1, 0, "no memory to search for a schedule");
 }
 
+bool sched_search_legal(const sched_ask *ask, sched_error *err)
+{
+    double actions = (double)ask->ranks * ask->micro * NSTEPS;
+    if (ask->ranks >= 1 && ask->micro >= 1 && ask->v >= 0 && ask->v <= MAX_V &&
+        actions * (ask->v ? ask->v : 1) <= MAX_ACTIONS)
+        return true;
+    return sched_fail(err, -1, 0, "auto: p = %d ranks, m = %d microbatches, v "
+                      "= %d stages per rank; p and m are at least 1, v is at "
+                      "most %d, and p * v * m at most %d",
+                      ask->ranks, ask->micro, ask->v, MAX_V,
+                      MAX_ACTIONS / NSTEPS);
+}
+
 sched *sched_search(const sched_ask *ask, sched_error *err)
 {
     search_problem q;
     pool p = {0};
     sched *s = NULL;
-    if (ask->ranks < 1 || ask->micro < 1 || ask->v > MAX_V ||
-        (double)ask->ranks * ask->micro * (ask->v > 0 ? ask->v : 1) > 5e6) {
-        sched_fail(err, -1, 0, "auto: p = %d ranks, v = %d stages on each, m = "
-                   "%d microbatches; p and m are at least 1, v is at most %d, "
-                   "and p * v * m at most 5000000",
-                   ask->ranks, ask->v, ask->micro, MAX_V);
-        return NULL;
-    }
     if (!search_problem_make(&q, ask, ask->whole, err))
         return NULL;
     if (pool_new(&p, &q) && set_bound(&q, err)) {

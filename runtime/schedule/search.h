@@ -139,7 +139,8 @@ bool search_beam(const search_problem *q, int width, uint8_t *order,
 /* Changes order for the better; tries at most `tries` orders. */
 void search_improve(const search_problem *q, int tries, uint8_t *order);
 
-/* The whole: called by sched_make for SCHED_KIND_AUTO. */
+/* The whole, for sched_legal and sched_make of SCHED_KIND_AUTO. */
+bool sched_search_legal(const sched_ask *ask, sched_error *err);
 sched *sched_search(const sched_ask *ask, sched_error *err);
 
 #endif
