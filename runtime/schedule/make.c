@@ -4,6 +4,7 @@
  *   {kind interleaved, 4 ranks, v 2, 9 of them}   -> refused, with the rule
  */
 #include "make.h"
+#include "search.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -76,6 +77,8 @@ static bool least_micro(const sched_ask *ask, const char *name, int least,
 bool sched_legal(const sched_ask *ask, sched_error *err)
 {
     char name[64];
+    if (ask->kind == SCHED_KIND_AUTO)
+        return sched_search_legal(ask, err);
     if (ask->kind >= SCHED_NKINDS)
         return sched_fail(err, -1, 0, "this schedule is not made by a rule");
     const sched_info *k = &sched_kinds[ask->kind];
@@ -109,6 +112,8 @@ sched *sched_make(const sched_ask *ask, sched_error *err)
     char name[64];
     if (!sched_legal(ask, err))
         return NULL;
+    if (ask->kind == SCHED_KIND_AUTO)
+        return sched_search(ask, err);
     full_name(ask, name, sizeof name);
     sched *s = sched_new(name, ask->ranks,
                          ask->ranks * sched_per_rank(ask->kind, ask->v),
