@@ -205,16 +205,15 @@ static size_t place_of(cg *g, int s, const nd_value *v)
 
 static void stage_arrays(cg *g, nd_buf *b, int s)
 {
-    static const char *const kind[] = {"F", "B", "SEND_F", "RECV_F",
-                                       "SEND_B", "RECV_B"};
     const nd_stage *st = &g->m->program->stage[s];
     const nd_stage_mem *mem = &g->c->mem.stage[s];
     const char *pre = cg_stage_prefix(g, s);
     nd_buf t = {.arena = g->a};
     nd_putf(&t, "static const ndrt_action %sactions[] = {", pre);
-    for (int i = 0; i < st->actions.n; i++)
+    const sched_row *row = &g->m->program->sched->row[s];
+    for (int i = 0; i < row->n; i++)
         nd_putf(&t, "%s{NDRT_%s, %d}", i ? ", " : "",
-                kind[st->actions.v[i].kind], st->actions.v[i].mb);
+                sched_op_name[row->v[i].op], row->v[i].mb);
     nd_put(&t, "};");
     cg_fold(b, 0, t.s);
     if (mem->buckets.n)
@@ -280,6 +279,8 @@ static void stage_row(cg *g, nd_buf *b, int s)
                 mem->scratch, mem->scratch_bytes);
     if (g->c->stage[s].pre.v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
+    if (nd_runs_again(&g->m->plan, s))
+        nd_put(b, "        .again = true,\n");
     nd_put(b, "        .run = {\n");
     nd_putf(b, "            [NDRT_F] = %sforward,\n", pre);
     nd_putf(b, "            [NDRT_B] = %sbackward,\n", pre);
@@ -299,7 +300,7 @@ static void stage_row(cg *g, nd_buf *b, int s)
                     msg[i].fn);
     nd_putf(b, "        },\n        .nactions = %d,\n"
                "        .actions = %sactions,\n        .slots = %d,\n    },\n",
-            st->actions.n, pre, st->slots ? st->slots : 1);
+            g->m->program->sched->row[s].n, pre, st->slots[SCHED_UNTIL_I]);
 }
 
 /* ---- program ------------------------------------------------------------ */

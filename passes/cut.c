@@ -27,7 +27,7 @@ static void count_flights(const pipe *pp, int *flight)
     int m = pp->m->plan.microbatches;
     for (int s = 0; s < pp->p; s++) {
         int ahead = pp->p - s;
-        bool all = pp->m->plan.schedule == SCHED_GPIPE || ahead > m;
+        bool all = pp->m->plan.schedule == SCHED_KIND_GPIPE || ahead > m;
         flight[s] = all ? m : ahead;
     }
 }

@@ -21,6 +21,8 @@ typedef struct nd_options {
 bool nd_run_passes(nd_module *m, const nd_options *o);
 /* Runs up to and including the pass `last` (NULL: all). */
 bool nd_run_until(nd_module *m, const nd_options *o, const char *last);
+/* From the pass `first` on, which is one of the table. */
+bool nd_run_from(nd_module *m, const nd_options *o, const char *first);
 void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
@@ -50,6 +52,12 @@ bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
  * as its gradient is summed over them. */
 uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
 
+/* ---- remat_auto.c ------------------------------------------------------- */
+
+/* Makes of `recompute auto` one of the others, and says which stages run their
+ * forward pass again. False after reporting that nothing fits. */
+bool nd_choose_recompute(nd_module *m, const nd_options *o);
+
 /* ---- mincut.c ----------------------------------------------------------- */
 
 typedef struct nd_mincut nd_mincut;
@@ -61,6 +69,11 @@ void nd_mincut_sink(nd_mincut *c, int v);
 /* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
 void nd_mincut_solve(nd_mincut *c, bool *kept);
 
+/* ---- pipeline.c --------------------------------------------------------- */
+
+/* Empty stages, placed as the plan's schedule wants them. */
+nd_program *nd_program_new(nd_module *m, int devices);
+
 /* ---- stages_check.c ------------------------------------------------------ */
 
 /* Proves that every stage has what its ops read, and that each iteration and
@@ -69,11 +82,9 @@ bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
-/* The compute order (ACT_F, ACT_B) of each of p stages for m microbatches.
- * GPipe: Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-
- * Flush. `out[s]` receives 2m actions from the arena. */
-void nd_schedule_order(nd_arena *a, nd_sched_kind k, int p, int m,
-                       nd_action **out);
+/* The computations of p devices with a stage each, for m microbatches. GPipe:
+ * Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-Flush. */
+sched *nd_schedule_order(sched_kind k, int p, int m);
 /* Draws the timeline: a row per stage, a column per slot. */
 void nd_schedule_draw(nd_buf *b, const nd_module *m);
 /* Idle slots over all slots of all stages, between 0 and 1. */
@@ -316,6 +327,8 @@ typedef struct nd_stage_mem {
     /* parts of it, for the report */
     size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
         temp_bytes;
+    size_t spare_bytes;              /* of saved: what would not be, did the
+                                        stage run forward again */
     size_t loss;                     /* the float, or (size_t)-1 */
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */

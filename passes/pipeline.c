@@ -208,30 +208,43 @@ static void own_values(pipe *pp)
     }
 }
 
-static void new_program(pipe *pp)
+static int stage_count(const nd_plan *p, int devices)
 {
-    nd_module *m = pp->m;
-    m->program = ND_NEW(pp->a, nd_program);
-    m->program->nstages = pp->p;
-    m->program->nmicro = m->plan.microbatches;
-    m->program->stage = ND_NEWN(pp->a, nd_stage, pp->p);
-    for (int s = 0; s < pp->p; s++)
-        m->program->stage[s].iters = ND_NEWN(pp->a, nd_iters,
-                                             m->plan.piped.n + 1);
+    return devices > 1 ? devices * sched_per_rank(p->schedule, p->per_device)
+                       : 1;
+}
+
+nd_program *nd_program_new(nd_module *m, int devices)
+{
+    nd_arena *a = m->ctx->arena;
+    nd_program *p = ND_NEW(a, nd_program);
+    sched_kind kind = m->plan.schedule;
+    sched_where where = kind < SCHED_NKINDS ? sched_kinds[kind].where
+                                            : SCHED_LOOP;
+    p->ndevices = devices;
+    p->nstages = stage_count(&m->plan, devices);
+    p->nmicro = m->plan.microbatches;
+    p->stage = ND_NEWN(a, nd_stage, p->nstages);
+    for (int s = 0; s < p->nstages; s++) {
+        p->stage[s].device = sched_rank_of(where, devices, s);
+        p->stage[s].iters = ND_NEWN(a, nd_iters, m->plan.piped.n + 1);
+    }
+    return p;
 }
 
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
     (void)o;
     pipe pp = {.m = m, .a = m->ctx->arena};
-    pp.p = pp.devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
+    pp.devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
+    pp.p = stage_count(&m->plan, pp.devices);
     if (!check_plan(&pp) || !find_repeats(&pp) || !check_holders(&pp))
         return false;
     if (pp.p > 1)
         own_values(&pp);
     pipe_chain(&pp);
     pipe_weigh(&pp);
-    new_program(&pp);
+    m->program = nd_program_new(m, pp.devices);
     if (!pipe_cut(&pp))
         return false;
     pipe_fill(&pp);

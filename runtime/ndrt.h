@@ -99,8 +99,11 @@ typedef struct ndrt_bucket {
 
 typedef struct ndrt_rank ndrt_rank;
 
+/* As sched_op of schedule/sched.h: forward; backward in one or in two halves,
+ * input and weights; an update; messages. */
 typedef enum {
-    NDRT_F, NDRT_B, NDRT_SEND_F, NDRT_RECV_F, NDRT_SEND_B, NDRT_RECV_B,
+    NDRT_F, NDRT_B, NDRT_I, NDRT_W, NDRT_U,
+    NDRT_SEND_F, NDRT_RECV_F, NDRT_SEND_B, NDRT_RECV_B,
     NDRT_NACTIONS
 } ndrt_action_kind;
 
@@ -135,6 +138,8 @@ typedef struct ndrt_stage {
     int nactions;
     const ndrt_action *actions;   /* a whole step, in order */
     int slots;                    /* microbatches in flight */
+    bool again;                   /* forward runs once more before backward,
+                                     which finds what it reads there */
 } ndrt_stage;
 #define NDRT_NONE ((size_t)-1)
 
