@@ -74,6 +74,12 @@ void nd_mincut_solve(nd_mincut *c, bool *kept);
 /* Empty stages, placed as the plan's schedule wants them. */
 nd_program *nd_program_new(nd_module *m, int devices);
 
+/* ---- stage_costs.c ------------------------------------------------------- */
+
+/* Fills program->costs: seconds by nd_default_cluster. `i` is all of backward
+ * where the program has no list of weight gradients. */
+void nd_stage_costs(nd_module *m);
+
 /* ---- stages_check.c ------------------------------------------------------ */
 
 /* Proves that every stage has what its ops read, and that each iteration and

@@ -248,5 +248,6 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     if (!pipe_cut(&pp))
         return false;
     pipe_fill(&pp);
+    nd_stage_costs(m);
     return nd_stages_check(m);
 }
