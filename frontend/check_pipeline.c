@@ -105,11 +105,15 @@ static bool right_length(ck *c, const ast_expr *e, int n)
     return false;
 }
 
-static int64_t iterations(const nd_plan *p)
+/* Of all repeats that are cut in stages. */
+static int64_t iterations(const nd_module *m)
 {
     int64_t n = 0;
-    for (int i = 0; i < p->piped.n; i++)
-        n += p->piped.v[i]->size;
+    for (int i = 0; i < m->step->ops.n; i++) {
+        const nd_op *op = m->step->ops.v[i];
+        if (op->kind == OP_REPEAT && nd_is_piped(m, op->axes[0]))
+            n += op->axes[0]->size;
+    }
     return n;
 }
 
@@ -124,7 +128,7 @@ static const char *axes_text(ck *c)
 static void stages(ck *c, ast_expr *e)
 {
     nd_plan *p = &c->m->plan;
-    int64_t sum = 0, most = iterations(p);
+    int64_t sum = 0, most = iterations(c->m);
     if (e->kind == E_NAME && !strcmp(e->str, "auto"))
         return;
     if (e->kind != E_LIST) {

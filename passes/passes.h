@@ -27,6 +27,7 @@ void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
 
+bool pass_twins(nd_module *m, const nd_options *o);
 bool pass_experts(nd_module *m, const nd_options *o);
 bool pass_precision(nd_module *m, const nd_options *o);
 bool pass_context(nd_module *m, const nd_options *o);
