@@ -282,6 +282,9 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     r->stage = ndrt_stage_of(p, comm->rank);
     r->seed = config->train.seed;
     st->config = config;
+    st->course = config->course;
+    st->device = r->stage;
+    st->jitter = ndrt_jitter_new(comm->rank);
     st->comm = comm;
     st->off = calloc(2 * ne, sizeof *st->off);
     st->groups = calloc((size_t)p->ngroups + 1, sizeof *st->groups);
@@ -318,6 +321,8 @@ void ndrt_rank_free(ndrt_rank *r)
     ndrt_state *st = r->state;
 
     ndrt_air_free(r);
+    ndrt_lane_free(r);
+    ndrt_trace_free(r);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);
     for (int b = 0; st->tied && b < p->nbuckets; b++) {
