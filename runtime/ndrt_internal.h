@@ -201,6 +201,7 @@ int ndrt_coord(const ndrt_program *p, int rank, int axis);
 int ndrt_stage_of(const ndrt_program *p, int rank);
 void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
                     int64_t *off, int64_t *n);
+bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
 void ndrt_set_microbatch(ndrt_rank *r, int mb);
 /* Mesh axes that cut one of the extents. */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);

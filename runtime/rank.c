@@ -56,7 +56,7 @@ void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
     }
 }
 
-static bool follows_micro(const ndrt_extent *e)
+bool ndrt_follows_micro(const ndrt_extent *e)
 {
     for (int i = 0; i < e->ncut; i++)
         if (e->cut[i] == NDRT_MICRO)
@@ -72,7 +72,7 @@ void ndrt_set_microbatch(ndrt_rank *r, int mb)
     r->mb = mb;
     r->slot = mb % p->stages[r->stage].slots;
     for (int e = 0; e < p->nextents; e++)
-        if (follows_micro(&p->extents[e]))
+        if (ndrt_follows_micro(&p->extents[e]))
             ndrt_extent_of(p, e, r->rank, mb, &st->off[e], &st->n[e]);
 }
 

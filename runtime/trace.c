@@ -239,7 +239,7 @@ static ndrt_status put_trace(ndrt_rank *r, const gathered *g)
             all->row[q].v[i].end = g->of[q][i].stamp.end;
         }
     }
-    sched_trace(all, 1.0, &text);
+    sched_trace(all, NULL, 1.0, &text);
     sched_free(all);
     ndrt_status status = put_file(r, r->state->config->trace_path, &text);
     free(text.s);
