@@ -21,7 +21,6 @@ typedef struct maker {
     const ndrt_config *config;
     ndrt_course *c;
     FILE *err;                    /* or NULL */
-    uint8_t *cross;               /* by boundary: what the stages send */
 } maker;
 
 static ndrt_status refuse(const maker *m, ndrt_status s, const char *fmt, ...)
@@ -56,7 +55,7 @@ static ndrt_status wrong(const maker *m, const sched *s, const sched_error *e)
     return NDRT_EINPUT;
 }
 
-/* ---- what the program has ------------------------------------------------ */
+/* ---- what the program has --------------------------------------------- */
 
 static int devices(const ndrt_program *p)
 {
@@ -106,7 +105,7 @@ static sched *own_schedule(const ndrt_program *p)
     return s;
 }
 
-/* ---- another one ---------------------------------------------------------- */
+/* ---- another one ------------------------------------------------------- */
 
 static ndrt_status read_schedule(maker *m, const char *path)
 {
@@ -175,7 +174,7 @@ static ndrt_status choose(maker *m)
                                              : read_schedule(m, name);
 }
 
-/* ---- does the program run it? --------------------------------------------- */
+/* ---- does the program run it? ------------------------------------------ */
 
 static ndrt_status check_place(const maker *m)
 {
@@ -262,11 +261,11 @@ static ndrt_status check_micro(const maker *m)
 static ndrt_status give_messages(maker *m)
 {
     sched *s = m->c->sched;
-    sched_costs costs = {.cross = m->cross};
+    sched_costs costs = {.cross = m->c->cross};
     sched_error e = {.rank = -1};
     bool ok = s->lowered || sched_lower(s, &costs, &e);
 
-    return ok && sched_check(s, m->cross, &e) ? NDRT_OK : wrong(m, s, &e);
+    return ok && sched_check(s, m->c->cross, &e) ? NDRT_OK : wrong(m, s, &e);
 }
 
 static ndrt_status make_other(maker *m)
@@ -285,7 +284,7 @@ static ndrt_status make_other(maker *m)
     return check_micro(m);
 }
 
-/* ---- all of it ------------------------------------------------------------ */
+/* ---- all of it --------------------------------------------------------- */
 
 static bool set_slots(ndrt_course *c)
 {
@@ -312,18 +311,17 @@ static bool set_needs(ndrt_course *c)
 ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
                              const ndrt_config *config, FILE *err)
 {
-    maker m = {p, config, c, err, crossings(p)};
+    maker m = {p, config, c, err};
     ndrt_status s = NDRT_OK;
 
-    *c = (ndrt_course){.program = *p};
-    if (!m.cross)
+    *c = (ndrt_course){.program = *p, .cross = crossings(p)};
+    if (!c->cross)
         return no_memory(&m);
     if (config->schedule || (config->microbatches &&
                              config->microbatches != p->nmicro))
         s = make_other(&m);
     else if (!(c->sched = own_schedule(p)))
         s = no_memory(&m);
-    free(m.cross);
     if (s == NDRT_OK && (!set_slots(c) || !set_needs(c)))
         s = no_memory(&m);
     return s;
@@ -335,5 +333,6 @@ void ndrt_course_close(ndrt_course *c)
         free(c->needs[d]);
     free(c->needs);
     free(c->slots);
+    free(c->cross);
     sched_free(c->sched);
 }

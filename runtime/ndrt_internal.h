@@ -17,6 +17,7 @@
 typedef struct ndrt_course {
     ndrt_program program;         /* as it runs */
     sched *sched;                 /* with messages; a row per device */
+    uint8_t *cross;               /* by boundary: what the stages send */
     int (*slots)[SCHED_NSPANS];   /* by stage: microbatches that it has room
                                      for in each span */
     int **needs;                  /* by device, per action: see order.c */

@@ -37,7 +37,7 @@ static const sched_row *row_of(const ndrt_course *c, int device)
     return &c->sched->row[device];
 }
 
-/* ---- taking times ------------------------------------------------------- */
+/* ---- taking times ---------------------------------------------------- */
 
 /* The third step, or the last one of a shorter run. */
 static int64_t step_to_trace(const ndrt_rank *r)
@@ -123,7 +123,7 @@ void ndrt_trace_free(ndrt_rank *r)
     free(t);
 }
 
-/* ---- what rank 0 makes of all ranks' times ------------------------------- */
+/* ---- what rank 0 makes of all ranks' times ---------------------------- */
 
 static int compare(const void *a, const void *b)
 {
@@ -161,14 +161,32 @@ typedef struct gathered {
     line **of;                    /* by rank */
 } gathered;
 
+static int device(const gathered *g, int rank)
+{
+    return ndrt_stage_of(g->r->program, rank);
+}
+
 static int length(const gathered *g, int rank)
 {
-    return row_of(g->course, ndrt_stage_of(g->r->program, rank))->n;
+    return row_of(g->course, device(g, rank))->n;
 }
 
 static const sched_action *action(const gathered *g, int rank, int i)
 {
-    return &row_of(g->course, ndrt_stage_of(g->r->program, rank))->v[i];
+    return &row_of(g->course, device(g, rank))->v[i];
+}
+
+/* Which of the lines of ranks along the pipeline it is in. */
+static int copy_of(const gathered *g, int rank)
+{
+    const ndrt_program *p = g->r->program;
+    int step = 1;
+
+    for (int a = p->pipe + 1; a < p->nmesh; a++)
+        step *= p->mesh_size[a];
+    return p->pipe < 0 ? rank
+                       : rank / (step * g->course->sched->ranks) * step +
+                             rank % step;
 }
 
 static ndrt_status gather(ndrt_rank *r, gathered *g)
@@ -204,7 +222,7 @@ static ndrt_status send_mine(ndrt_rank *r)
     return s;
 }
 
-/* ---- the files ------------------------------------------------------------ */
+/* ---- the files --------------------------------------------------------- */
 
 static ndrt_status put_file(ndrt_rank *r, const char *path,
                             const sched_text *text)
@@ -219,47 +237,46 @@ static ndrt_status put_file(ndrt_rank *r, const char *path,
                           strerror(errno));
 }
 
-/* A row per rank: along other mesh axes than the pipeline's, several ranks
- * follow the same list. */
+/* Along other mesh axes than the pipeline's, other ranks follow the same rows:
+ * copies. */
 static ndrt_status put_trace(ndrt_rank *r, const gathered *g)
 {
     const sched *s = g->course->sched;
-    sched *all = sched_new(s->name, g->ranks, s->stages, s->micro, SCHED_LOOP);
+    sched_costs costs = {.cross = g->course->cross};
+    sched *ran = sched_copy(s);
     sched_text text = {0};
 
-    if (!all)
+    if (!ran)
         return ndrt_fail(r, NDRT_EINTERNAL, "out of memory for the trace");
-    memcpy(all->rank_of, s->rank_of, (size_t)s->stages * sizeof *s->rank_of);
-    all->lowered = s->lowered;
-    for (int q = 0; q < g->ranks; q++) {
-        for (int i = 0; i < length(g, q); i++) {
-            const sched_action *a = action(g, q, i);
-            sched_push(all, q, a->op, a->stage, a->mb);
-            all->row[q].v[i].start = g->of[q][i].stamp.start;
-            all->row[q].v[i].end = g->of[q][i].stamp.end;
+    sched_trace_begin(&text);
+    for (int copy = 0; copy < g->ranks / s->ranks; copy++) {
+        for (int q = 0; q < g->ranks; q++) {
+            if (copy_of(g, q) != copy)
+                continue;
+            for (int i = 0; i < length(g, q); i++) {
+                sched_action *a = &ran->row[device(g, q)].v[i];
+                a->start = g->of[q][i].stamp.start;
+                a->end = g->of[q][i].stamp.end;
+            }
         }
+        sched_trace_copy(ran, &costs, 1.0, copy, &text);
     }
-    sched_trace(all, NULL, 1.0, &text);
-    sched_free(all);
+    sched_trace_end(&text);
+    sched_free(ran);
     ndrt_status status = put_file(r, r->state->config->trace_path, &text);
     free(text.s);
     return status;
 }
 
-/* ---- how long a message takes --------------------------------------------- */
+/* ---- how long a message takes ------------------------------------------ */
 
 /* Along the pipeline alone, ranks send to each other: where in `came` is what
  * this one received? */
 static size_t place(const gathered *g, int rank, int stage, bool back, int mb)
 {
-    const ndrt_program *p = g->r->program;
     const sched *s = g->course->sched;
-    int step = 1;
 
-    for (int a = p->pipe + 1; a < p->nmesh; a++)
-        step *= p->mesh_size[a];
-    int line_of_ranks = rank / (step * s->ranks) * step + rank % step;
-    return (((size_t)line_of_ranks * (size_t)s->stages + (size_t)stage) * 2 +
+    return (((size_t)copy_of(g, rank) * (size_t)s->stages + (size_t)stage) * 2 +
             back) * (size_t)s->micro + (size_t)mb;
 }
 
@@ -292,7 +309,7 @@ static double message(const gathered *g, const double *came, int rank,
     return fmin(took, came[place(g, rank, to, back, a->mb)]);
 }
 
-/* ---- the table of times ---------------------------------------------------- */
+/* ---- the table of times ------------------------------------------------- */
 
 /* The median over microbatches and ranks; x has room for all of them. */
 static double time_of(const gathered *g, const double *came, int stage,
@@ -301,7 +318,7 @@ static double time_of(const gathered *g, const double *came, int stage,
     size_t n = 0;
 
     for (int q = 0; q < g->ranks; q++) {
-        if (ndrt_stage_of(g->r->program, q) != g->course->sched->rank_of[stage])
+        if (device(g, q) != g->course->sched->rank_of[stage])
             continue;
         for (int i = 0; i < length(g, q); i++) {
             const sched_action *a = action(g, q, i);
