@@ -257,7 +257,7 @@ static ndrt_status check_micro(const maker *m)
     return NDRT_OK;
 }
 
-/* Messages as the stages need them, or those of the file; proved in any case. */
+/* Messages as the stages need them, or those of the file, proved. */
 static ndrt_status give_messages(maker *m)
 {
     sched *s = m->c->sched;
