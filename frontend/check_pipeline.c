@@ -104,10 +104,26 @@ static bool right_length(ck *c, const ast_expr *e, int n)
     return false;
 }
 
+static int64_t iterations(const nd_plan *p)
+{
+    int64_t n = 0;
+    for (int i = 0; i < p->piped.n; i++)
+        n += p->piped.v[i]->size;
+    return n;
+}
+
+static const char *axes_text(ck *c)
+{
+    nd_buf b = {.arena = c->ctx->arena};
+    for (int i = 0; i < c->m->plan.piped.n; i++)
+        nd_putf(&b, "%s%s", i ? "`, `" : "", c->m->plan.piped.v[i]->name);
+    return b.s;
+}
+
 static void stages(ck *c, ast_expr *e)
 {
     nd_plan *p = &c->m->plan;
-    int64_t sum = 0;
+    int64_t sum = 0, most = iterations(p);
     if (e->kind == E_NAME && !strcmp(e->str, "auto"))
         return;
     if (e->kind != E_LIST) {
@@ -122,15 +138,12 @@ static void stages(ck *c, ast_expr *e)
         int64_t k;
         if (!ck_cfg_int(c, e->args->v[i].e, 1, &k))
             return;
-        if (k > p->pipe_axis->size)
-            k = p->pipe_axis->size + 1;
-        p->stages_given[i] = (int)k;
+        p->stages_given[i] = (int)(k > most ? most + 1 : k);
         sum += k;
     }
-    if (sum != p->pipe_axis->size)
+    if (sum != most)
         ck_error(c, e->loc, "the stages hold %lld of %lld `%s`",
-                 (long long)sum, (long long)p->pipe_axis->size,
-                 p->pipe_axis->name);
+                 (long long)sum, (long long)most, axes_text(c));
     p->nstages_given = n;
 }
 
@@ -193,7 +206,7 @@ void ck_pipeline(ck *c, const ast_pent *e)
     nd_mesh *m = &c->m->mesh;
     const ast_rule *r = &e->rules->v[0];
     ast_expr *slot[3];
-    if (p->pipe_axis) {
+    if (p->piped.n) {
         ck_say(c, e->loc, "a second `pipeline`");
         ck_note(c, p->pipe_loc, "the first one is here");
         return;
@@ -206,7 +219,7 @@ void ck_pipeline(ck *c, const ast_pent *e)
     int k = ck_mesh_axis(c, r->to->v[0]);
     if (!a || k < 0)
         return;
-    p->pipe_axis = a;
+    ND_PUSH(c->ctx->arena, &p->piped, a);
     p->pipe_loc = r->loc;
     m->pipe = k;
     if (c->m->loss)
@@ -250,7 +263,7 @@ void ck_pipeline_numbers(ck *c)
 {
     const nd_plan *p = &c->m->plan;
     sched_error err;
-    if (!p->pipe_axis || c->m->mesh.size[c->m->mesh.pipe] == 1)
+    if (!p->piped.n || c->m->mesh.size[c->m->mesh.pipe] == 1)
         return;
     sched_ask ask = {.kind = p->schedule, .v = p->per_device,
                      .ranks = c->m->mesh.size[c->m->mesh.pipe],
@@ -272,9 +285,9 @@ void ck_pipeline_conflicts(ck *c)
 {
     const nd_plan *p = &c->m->plan;
     const nd_mesh *m = &c->m->mesh;
-    for (int i = 0; p->pipe_axis && i < p->rules.n; i++) {
+    for (int i = 0; p->piped.n && i < p->rules.n; i++) {
         const nd_rule *r = &p->rules.v[i];
-        if (r->axis == p->pipe_axis) {
+        if (nd_is_piped(c->m, r->axis)) {
             ck_say(c, r->loc, "`%s` is cut in pipeline stages and "
                    "cannot be in `shard`", r->axis->name);
             ck_note(c, p->pipe_loc, "the pipeline is here");
