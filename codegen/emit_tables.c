@@ -12,16 +12,27 @@ static const char *bool_of(bool x)
 
 /* ---- mesh, extents, parameters ------------------------------------------ */
 
+/* Where the stages' iterations of an axis begin. */
+static const char *bounds_name(cg *g, const nd_ext *e)
+{
+    return g->m->plan.piped.n == 1 ? "stage_bounds"
+           : nd_fmt(g->a, "stage_bounds_%s", cg_word(g->a, e->axis->name));
+}
+
 static void emit_extents(cg *g, nd_buf *b)
 {
     const nd_program *p = g->m->program;
     for (int i = 0; i < g->c->exts.n; i++) {
         if (!g->ext_used[i] || !g->c->exts.v[i].piped)
             continue;
-        nd_put(b, "static const int64_t stage_bounds[] = {");
-        for (int s = 0; s < p->nstages; s++)
-            nd_putf(b, "%d, ", p->stage[s].lo);
-        nd_putf(b, "%d};\n\n", p->stage[p->nstages - 1].hi);
+        int64_t lo, hi = 0;
+        nd_putf(b, "static const int64_t %s[] = {",
+                bounds_name(g, &g->c->exts.v[i]));
+        for (int s = 0; s < p->nstages; s++) {
+            nd_stage_range(g->m, s, g->c->exts.v[i].axis, &lo, &hi);
+            nd_putf(b, "%lld, ", (long long)lo);
+        }
+        nd_putf(b, "%lld};\n\n", (long long)hi);
     }
     nd_put(b, "static const ndrt_extent extents[] = {\n");
     for (int i = 0; i < g->c->exts.n; i++) {
@@ -47,7 +58,7 @@ static void emit_extents(cg *g, nd_buf *b)
                 nd_putf(b, "%s%d", j ? ", " : "", e->cut.m[j]);
         if (!e->cut.n && !e->piped)
             nd_put(b, "0");
-        nd_putf(b, "}, %s},\n", e->piped ? "stage_bounds" : "NULL");
+        nd_putf(b, "}, %s},\n", e->piped ? bounds_name(g, e) : "NULL");
     }
     nd_put(b, "};\n\n");
 }
@@ -194,16 +205,15 @@ static size_t place_of(cg *g, int s, const nd_value *v)
 
 static void stage_arrays(cg *g, nd_buf *b, int s)
 {
-    static const char *const kind[] = {"F", "B", "SEND_F", "RECV_F",
-                                       "SEND_B", "RECV_B"};
     const nd_stage *st = &g->m->program->stage[s];
     const nd_stage_mem *mem = &g->c->mem.stage[s];
     const char *pre = cg_stage_prefix(g, s);
     nd_buf t = {.arena = g->a};
     nd_putf(&t, "static const ndrt_action %sactions[] = {", pre);
-    for (int i = 0; i < st->actions.n; i++)
+    const sched_row *row = &g->m->program->sched->row[s];
+    for (int i = 0; i < row->n; i++)
         nd_putf(&t, "%s{NDRT_%s, %d}", i ? ", " : "",
-                kind[st->actions.v[i].kind], st->actions.v[i].mb);
+                sched_op_name[row->v[i].op], row->v[i].mb);
     nd_put(&t, "};");
     cg_fold(b, 0, t.s);
     if (mem->buckets.n)
@@ -290,7 +300,7 @@ static void stage_row(cg *g, nd_buf *b, int s)
                     msg[i].fn);
     nd_putf(b, "        },\n        .nactions = %d,\n"
                "        .actions = %sactions,\n        .slots = %d,\n    },\n",
-            st->actions.n, pre, st->slots ? st->slots : 1);
+            g->m->program->sched->row[s].n, pre, st->slots[SCHED_UNTIL_I]);
 }
 
 /* ---- program ------------------------------------------------------------ */

@@ -118,7 +118,7 @@ static void report_plan(report *r)
     if (p->nstages > 1)
         nd_putf(r->b, "  pipeline      %d stages over %s, %s, bubble %.1f%%\n",
                 p->nstages, m->name[m->pipe],
-                r->m->plan.schedule == SCHED_GPIPE ? "gpipe" : "1f1b",
+                nd_schedule_name(r->a, &r->m->plan),
                 100 * nd_schedule_bubble(r->m));
     int64_t n = 0;
     for (int i = 0; i < r->m->params.n; i++)
@@ -178,15 +178,14 @@ static void report_context(report *r)
 }
 
 /* "layers 0 to 2", the last one included. */
-static void put_iterations(report *r, const nd_stage *st)
+static void put_iterations(report *r, const char *axis, nd_iters it)
 {
-    const char *axis = r->m->plan.pipe_axis->name;
-    if (st->hi <= st->lo)
+    if (it.hi <= it.lo)
         nd_putf(r->b, ", no %s", axis);
-    else if (st->hi - st->lo == 1)
-        nd_putf(r->b, ", %s %d", axis, st->lo);
+    else if (it.hi - it.lo == 1)
+        nd_putf(r->b, ", %s %d", axis, it.lo);
     else
-        nd_putf(r->b, ", %s %d to %d", axis, st->lo, st->hi - 1);
+        nd_putf(r->b, ", %s %d to %d", axis, it.lo, it.hi - 1);
 }
 
 static void report_stage(report *r, int s)
@@ -197,8 +196,8 @@ static void report_stage(report *r, int s)
     int ranks = nd_mesh_ranks(&r->m->mesh) / p->nstages;
     nd_putf(r->b, "\nstage %d: %d rank%s", s, ranks,
             ranks == 1 ? "" : "s");
-    if (r->m->plan.pipe_axis)
-        put_iterations(r, st);
+    for (int i = 0; i < r->m->plan.piped.n; i++)
+        put_iterations(r, r->m->plan.piped.v[i]->name, st->iters[i]);
     nd_putf(r->b, ", %d parameter tensor%s\n", st->params.n,
             st->params.n == 1 ? "" : "s");
     size_t known = m->weight_bytes + m->grad_bytes + m->state_bytes +

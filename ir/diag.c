@@ -18,6 +18,13 @@ const nd_loc nd_nowhere = {0, 0, 0};
 
 enum { WINDOW = 160 };               /* bytes of a long line that are shown */
 
+/* Something to free with the context. */
+typedef struct nd_kept {
+    void (*f)(void *);
+    void *x;
+    struct nd_kept *next;
+} kept;
+
 nd_ctx *nd_ctx_new(void)
 {
     nd_arena *a = nd_arena_new();
@@ -29,8 +36,18 @@ nd_ctx *nd_ctx_new(void)
 
 void nd_ctx_free(nd_ctx *c)
 {
-    if (c)
-        nd_arena_free(c->arena);
+    if (!c)
+        return;
+    for (const kept *k = c->kept; k; k = k->next)
+        k->f(k->x);
+    nd_arena_free(c->arena);
+}
+
+void nd_ctx_keep(nd_ctx *c, void (*f)(void *), void *x)
+{
+    kept *k = ND_NEW(c->arena, kept);
+    *k = (kept){f, x, c->kept};
+    c->kept = k;
 }
 
 int nd_add_file(nd_ctx *c, const char *name, const char *text, size_t len)

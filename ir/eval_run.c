@@ -1,20 +1,14 @@
 /* eval_run.c - who runs what, when: microbatches, stages, the schedule.
  *
  * Without a pipeline: PRE ops once, then per microbatch all others. With one:
- * each stage follows its list of actions; a message is a rendezvous, so a
+ * each device follows its row of actions; a message is a rendezvous, so a
  * sender waits until its neighbour stands at the matching receive. When no
- * stage can move, the schedule deadlocks and that is an error. Before there is
+ * device can move, the schedule deadlocks and that is an error. Before there is
  * a schedule, all stages run forward in order and then backward in reverse.
  */
 #include "priv.h"
 
 #include <string.h>
-
-static const char *const action_names[] = {
-    [ACT_F] = "F",           [ACT_B] = "B",
-    [ACT_SEND_F] = "send_F", [ACT_RECV_F] = "recv_F",
-    [ACT_SEND_B] = "send_B", [ACT_RECV_B] = "recv_B",
-};
 
 /* ---- one stage ----------------------------------------------------------- */
 
@@ -67,6 +61,12 @@ static bool backward(ev_stage *s, int mb)
 {
     enter(s, mb);
     return run_list(s, s->plan->bwd.v, s->plan->bwd.n);
+}
+
+static bool weights(ev_stage *s, int mb)
+{
+    enter(s, mb);
+    return run_list(s, s->plan->wgt.v, s->plan->wgt.n);
 }
 
 /* ---- no pipeline --------------------------------------------------------- */
@@ -129,7 +129,7 @@ static bool run_in_order(ev_world *w)
                 (i < last && !send(w, i, true, mb)))
                 return false;
         for (int i = last; i >= 0; i--) {
-            if (!backward(&w->stage[i], mb))
+            if (!backward(&w->stage[i], mb) || !weights(&w->stage[i], mb))
                 return false;
             leave(&w->stage[i], false);
             if (i > 0 && !send(w, i, false, mb))
@@ -145,79 +145,103 @@ static bool run_in_order(ev_world *w)
 
 /* ---- the schedule -------------------------------------------------------- */
 
-static const nd_action *next_action(const ev_world *w, const int *at, int s)
+static bool on_one_device(const ev_world *w, int s, int t)
 {
-    if (s < 0 || s >= w->nstages || at[s] == w->stage[s].plan->actions.n)
-        return NULL;
-    return &w->stage[s].plan->actions.v[at[s]];
+    return s >= 0 && t < w->nstages &&
+           w->stage[s].plan->device == w->stage[t].plan->device;
 }
 
-/* Tries the next action of stage s. 1: done, 0: waits, -1: failed. */
-static int try_action(ev_world *w, int *at, int s)
+/* Of one stage; what a stage of the same device has for it is fetched before,
+ * and handed on after. */
+static bool compute(ev_world *w, sched_op op, int s, int mb)
 {
-    const nd_action *a = next_action(w, at, s);
-    if (!a)
+    ev_stage *x = &w->stage[s];
+    if (op == SCHED_F)
+        return (!on_one_device(w, s - 1, s) || send(w, s - 1, true, mb)) &&
+               forward(x, mb);
+    if (op != SCHED_W && !backward(x, mb))
+        return false;
+    if (op != SCHED_W && on_one_device(w, s - 1, s) && !send(w, s, false, mb))
+        return false;
+    if (op != SCHED_I && !weights(x, mb))
+        return false;
+    leave(x, false);
+    return true;
+}
+
+static const sched_action *next_action(const ev_world *w, const int *at, int d)
+{
+    const sched_row *r = &w->m->program->sched->row[d];
+    return at[d] == r->n ? NULL : &r->v[at[d]];
+}
+
+/* The send `a` meets what its peer does next. 1: done, 0: waits, -1: failed. */
+static int try_send(ev_world *w, int *at, const sched_action *a)
+{
+    bool ahead = a->op == SCHED_SEND_F;
+    int s = a->stage, to = ahead ? s + 1 : s - 1;
+    if (to < 0 || to >= w->nstages)
+        return ev_error(&w->stage[s], NULL, "stage %d sends to no stage", s)
+                   ? 1 : -1;
+    int device = w->stage[to].plan->device;
+    const sched_action *b = next_action(w, at, device);
+    if (!b || b->stage != to || b->op != (ahead ? SCHED_RECV_F : SCHED_RECV_B))
         return 0;
-    if (a->mb < 0 || a->mb >= w->nmicro) {
-        ev_error(&w->stage[s], NULL, "stage %d runs microbatch %d", s, a->mb);
+    if (b->mb != a->mb) {
+        ev_error(&w->stage[s], NULL, "stage %d sends microbatch %d, but "
+                 "stage %d expects %d", s, a->mb, to, b->mb);
         return -1;
     }
-    bool ok = true;
-    bool ahead = a->kind == ACT_SEND_F;
-    int peer = ahead ? s + 1 : s - 1;
-    const nd_action *b = next_action(w, at, peer);
-    switch (a->kind) {
-    case ACT_F:
-        ok = forward(&w->stage[s], a->mb);
-        break;
-    case ACT_B:
-        ok = backward(&w->stage[s], a->mb);
-        leave(&w->stage[s], false);
-        break;
-    case ACT_RECV_F:
-    case ACT_RECV_B:
+    at[device]++;
+    return send(w, s, ahead, a->mb) ? 1 : -1;
+}
+
+/* Tries the next action of device d. 1: done, 0: waits, -1: failed. */
+static int try_action(ev_world *w, int *at, int d)
+{
+    const sched_action *a = next_action(w, at, d);
+    int k = 0;
+    if (!a || a->op == SCHED_RECV_F || a->op == SCHED_RECV_B)
         return 0;
-    case ACT_SEND_F:
-    case ACT_SEND_B:
-        if (!b || b->kind != (ahead ? ACT_RECV_F : ACT_RECV_B))
-            return 0;
-        if (b->mb != a->mb) {
-            ev_error(&w->stage[s], NULL, "stage %d sends microbatch %d, but "
-                     "stage %d expects %d", s, a->mb, peer, b->mb);
-            return -1;
-        }
-        ok = send(w, s, ahead, a->mb);
-        at[peer]++;
-        break;
+    if (a->mb < 0 || a->mb >= w->nmicro) {
+        ev_error(&w->stage[a->stage], NULL, "stage %d runs microbatch %d",
+                 a->stage, a->mb);
+        return -1;
     }
-    at[s]++;
-    return ok ? 1 : -1;
+    if (!sched_is_compute(a->op))
+        k = try_send(w, at, a);
+    else
+        k = compute(w, a->op, a->stage, a->mb) ? 1 : -1;
+    if (k > 0)
+        at[d]++;
+    return k;
 }
 
 static bool report_deadlock(ev_world *w, const int *at)
 {
     nd_buf b = {.arena = w->arena};
-    for (int s = 0; s < w->nstages; s++) {
-        const nd_action *a = next_action(w, at, s);
+    for (int d = 0; d < w->m->program->ndevices; d++) {
+        const sched_action *a = next_action(w, at, d);
         if (a)
-            nd_putf(&b, " stage %d at %s%d;", s, action_names[a->kind], a->mb);
+            nd_putf(&b, " device %d at %d%s%d;", d, a->stage,
+                    sched_op_name[a->op], a->mb);
     }
     return ev_error(&w->stage[0], NULL, "the schedule deadlocks:%s", b.s);
 }
 
 static bool run_schedule(ev_world *w)
 {
-    int *at = ND_NEWN(w->arena, int, w->nstages);
+    int n = w->m->program->ndevices, *at = ND_NEWN(w->arena, int, n);
     for (;;) {
         bool moved = false, done = true;
-        for (int s = 0; s < w->nstages; s++) {
-            int k = try_action(w, at, s);
+        for (int d = 0; d < n; d++) {
+            int k = try_action(w, at, d);
             if (k < 0)
                 return false;
             moved |= k > 0;
         }
-        for (int s = 0; s < w->nstages; s++)
-            done &= !next_action(w, at, s);
+        for (int d = 0; d < n; d++)
+            done &= !next_action(w, at, d);
         if (done)
             return true;
         if (!moved)
@@ -229,14 +253,12 @@ bool ev_run_all(ev_world *w)
 {
     if (!w->stage[0].plan)
         return run_phases(&w->stage[0]);
-    bool scheduled = true;
     for (int i = 0; i < w->nstages; i++) {
         ev_stage *s = &w->stage[i];
         if (!s->nranks)
             return ev_error(s, NULL, "stage %d has no rank in the mesh", i);
         if (!run_list(s, s->plan->pre.v, s->plan->pre.n))
             return false;
-        scheduled &= s->plan->actions.n > 0;
     }
-    return scheduled ? run_schedule(w) : run_in_order(w);
+    return w->m->program->sched ? run_schedule(w) : run_in_order(w);
 }

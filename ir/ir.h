@@ -28,6 +28,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "../runtime/schedule/sched.h"
+
 /* ---- base.c: arena, vectors, strings ---------------------------------- */
 
 typedef struct nd_arena nd_arena;
@@ -114,10 +116,13 @@ typedef struct nd_ctx {
     void *sink_user;
     bool muted;                      /* the last message was over the limit */
     int note_file;                   /* file of the last message */
+    struct nd_kept *kept;            /* freed with the context */
 } nd_ctx;
 
 nd_ctx *nd_ctx_new(void);
 void nd_ctx_free(nd_ctx *c);
+/* When the context is freed, f(x) is called: for what is not in its arena. */
+void nd_ctx_keep(nd_ctx *c, void (*f)(void *), void *x);
 int nd_add_file(nd_ctx *c, const char *name, const char *text, size_t len);
 /* `file:line:col: error: message`, the source line, a caret run. Notes attach
  * to the message before them. */
@@ -250,8 +255,9 @@ typedef enum {
 typedef enum { RED_SUM, RED_MAX, RED_MIN } nd_red;
 
 /* When an op runs. PRE sees the whole local batch once per step and depends on
- * inputs alone; FWD and BWD run once per microbatch. */
-typedef enum { PH_FWD, PH_BWD, PH_PRE } nd_phase;
+ * inputs alone; FWD, BWD and WGT run once per microbatch. WGT: gradients of
+ * weights, where the schedule lets them wait; BWD has all the others then. */
+typedef enum { PH_FWD, PH_BWD, PH_WGT, PH_PRE } nd_phase;
 
 typedef struct nd_value nd_value;
 typedef struct nd_op nd_op;
@@ -379,7 +385,6 @@ typedef struct nd_rule {             /* shard axis -> mesh axes */
     nd_loc loc;
 } nd_rule;
 
-typedef enum { SCHED_GPIPE, SCHED_1F1B } nd_sched_kind;
 typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK,
                REMAT_AUTO } nd_remat;
 
@@ -405,14 +410,18 @@ typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
     ND_VEC(nd_context) context;      /* one per mesh axis at most */
     ND_VEC(nd_chosen) chosen;        /* what pass `context` made of it */
-    nd_axis *pipe_axis;              /* the repeat cut in stages, or NULL */
-    nd_sched_kind schedule;
+    ND_VEC(nd_axis *) piped;         /* whose repeats are cut in stages */
+    sched_kind schedule;
+    int per_device;                  /* stages; 0: as the schedule says */
+    const char *schedule_file;       /* SCHED_KIND_FILE */
     int microbatches;                /* >= 1 */
     int nstages_given;               /* 0: auto */
-    int *stages_given;               /* iterations per stage */
+    int *stages_given;               /* iterations per stage, of all repeats
+                                        that are cut together */
     int zero;                        /* 0..3 */
     uint32_t zero_mesh;
     nd_remat recompute;
+    double memory;                   /* bytes of a device; 0: no limit */
     double room;                     /* recompute auto: bytes of a rank; 0: not
                                         said */
     int nagain;                      /* stages that auto has chosen for ... */
@@ -421,26 +430,19 @@ typedef struct nd_plan {
                                         values and not one per microbatch */
     size_t *unspared;                /* ... the bytes without any recompute */
     bool require_even;               /* sizes that do not divide are errors */
-    nd_loc loc, pipe_loc, micro_loc, zero_loc, remat_loc;
+    nd_loc loc, pipe_loc, schedule_loc, micro_loc, zero_loc, remat_loc;
 } nd_plan;
 /* plan.c. The rule that cuts all values along an axis, or NULL: its own; and,
  * if it has none, that of what it follows. */
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a);
 const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a);
+/* "1f1b", "interleaved(2)", "auto(2)", "file("x.csv", 2)": the number where it
+ * is not the schedule's own. */
+const char *nd_schedule_name(nd_arena *a, const nd_plan *p);
 /* Does the stage run forward again, before backward? */
 bool nd_runs_again(const nd_plan *p, int stage);
 
 /* ---- the pipelined program: what each stage runs, in which order --------- */
-
-typedef enum {
-    ACT_F, ACT_B, ACT_SEND_F, ACT_RECV_F, ACT_SEND_B, ACT_RECV_B
-} nd_act_kind;
-
-typedef struct nd_action {
-    nd_act_kind kind;
-    int mb;                          /* microbatch */
-    int slot;                        /* time slot it starts in, for drawing */
-} nd_action;
 
 /* A value that crosses a stage boundary: the sender's value, and the value it
  * is bound to on the receiver. They differ for what a repeat carries: sent as
@@ -449,22 +451,31 @@ typedef struct nd_cross {
     nd_value *from, *to;
 } nd_cross;
 
+/* lo .. hi-1 of the repeats over one axis; none where lo == hi. */
+typedef struct nd_iters {
+    int lo, hi;
+} nd_iters;
+
 typedef struct nd_stage {
-    int lo, hi;                      /* iterations of the pipelined repeats */
+    nd_iters *iters;                 /* by axis of plan.piped */
+    int device;                      /* along the pipeline's mesh axis */
     ND_VEC(nd_op *) pre, fwd, bwd;   /* ops of module->step, in order */
-    ND_VEC(nd_cross) send_fwd;       /* to stage + 1 */
+    ND_VEC(nd_op *) wgt;             /* W; none: bwd is I and W at once */
+    ND_VEC(nd_cross) send_fwd;       /* to stage + 1, wherever that is */
     ND_VEC(nd_cross) send_bwd;       /* to stage - 1 */
     ND_VEC(nd_value *) saved;        /* FWD or received values BWD reads */
     ND_VEC(nd_param *) params;       /* used on this stage */
-    ND_VEC(nd_action) actions;       /* from the schedule pass */
-    int slots;                       /* microbatches alive at once */
+    int slots[SCHED_NSPANS];         /* microbatches alive at once */
 } nd_stage;
 
+/* A device is one place along the pipeline's mesh axis: it has one set of
+ * weights and runs one stage or several. */
 typedef struct nd_program {
-    int nstages;
+    int nstages, ndevices;
     nd_stage *stage;
     int nmicro;
-    int timeline;                    /* slots from start to end */
+    sched *sched;                    /* a row per device */
+    sched_costs costs;               /* of the stages */
 } nd_program;
 
 /* ---- module -------------------------------------------------------------- */
@@ -474,7 +485,7 @@ enum {                               /* what has been established */
     ND_HAS_PHASES = 2,               /* batch analysis ran */
     ND_IS_SHARDED = 4,               /* every type says where it lives */
     ND_HAS_STAGES = 8,               /* pipeline ran: program->stage */
-    ND_IS_SCHEDULED = 16             /* program->stage[].actions */
+    ND_IS_SCHEDULED = 16             /* program->sched */
 };
 
 typedef struct nd_module {
@@ -783,6 +794,14 @@ void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
 
 /* The stage that a rank runs; 0 without a pipeline. */
 int nd_stage_of(const nd_module *m, int rank);
+/* Is `a` one of the axes whose repeats are cut in stages? */
+bool nd_is_piped(const nd_module *m, const nd_axis *a);
+/* The iterations lo .. hi-1 of `a` that a stage runs and has. False: all of
+ * them, whatever the stage (-1: not one of a program). */
+bool nd_stage_range(const nd_module *m, int stage, const nd_axis *a,
+                    int64_t *lo, int64_t *hi);
+/* The most iterations of `a` that a stage has. */
+int64_t nd_range_max(const nd_module *m, const nd_axis *a);
 /* The piece of `t` at a rank of the mesh, zeros; a stage has its iterations of
  * the pipelined axis. */
 nd_piece nd_piece_new(const nd_module *m, nd_arena *a, const nd_type *t,

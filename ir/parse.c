@@ -319,12 +319,41 @@ static void read_stages(nd_reader *r)
     p->nstages_given = v.n;
 }
 
+static int read_per_device(nd_reader *r)
+{
+    return (int)nd_rd_int(r, 1, 1 << 10, "stages per device");
+}
+
+/* 1f1b, interleaved(2), file("x.csv") */
+static void read_schedule(nd_reader *r)
+{
+    nd_plan *p = &r->m->plan;
+    const char *name = nd_rd_name(r, "a schedule");
+    nd_loc at = p->schedule_loc = r->prev.loc;
+    bool args = nd_rd_take(r, '(');
+    if (args && strcmp(name, "file") == 0) {
+        p->schedule = SCHED_KIND_FILE;
+        p->schedule_file = nd_rd_string(r);
+        if (nd_rd_take(r, ','))
+            p->per_device = read_per_device(r);
+        nd_rd_expect(r, ')', "`)`");
+        return;
+    }
+    if (args) {
+        name = nd_fmt(r->c->arena, "%s(%d)", name, read_per_device(r));
+        nd_rd_expect(r, ')', "`)`");
+    }
+    if (!r->failed && !sched_parse_name(name, &p->schedule, &p->per_device))
+        nd_rd_fail(r, at, "expected a schedule, found `%.40s`", name);
+}
+
 static void read_pipeline(nd_reader *r)
 {
-    static const char *const schedules[] = {"gpipe", "1f1b", NULL};
     nd_plan *p = &r->m->plan;
     p->pipe_loc = r->prev.loc;
-    p->pipe_axis = nd_rd_axis(r);
+    do
+        ND_PUSH(r->c->arena, &p->piped, nd_rd_axis(r));
+    while (nd_rd_take(r, '+'));
     if (nd_rd_take(r, T_ARROW))
         read_pipe(r);
     while (nd_rd_take(r, ',')) {
@@ -332,8 +361,7 @@ static void read_pipeline(nd_reader *r)
         nd_loc at = r->prev.loc;
         nd_rd_expect(r, '=', "`=`");
         if (strcmp(what, "schedule") == 0)
-            p->schedule = (nd_sched_kind)nd_rd_choice(r, schedules,
-                                                      "a schedule");
+            read_schedule(r);
         else if (strcmp(what, "microbatches") == 0)
             p->microbatches = (int)nd_rd_int(r, 1, 1 << 16, "a number");
         else if (strcmp(what, "stages") == 0)

@@ -260,6 +260,8 @@ static nd_phase read_phase(nd_reader *r)
 {
     if (nd_rd_take_word(r, "pre"))
         return PH_PRE;
+    if (nd_rd_take_word(r, "wgt"))
+        return PH_WGT;
     return nd_rd_take_word(r, "bwd") ? PH_BWD : PH_FWD;
 }
 

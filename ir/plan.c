@@ -3,9 +3,22 @@
  *   axis key = seq      shard seq -> cp
  *   rule of key: none   rule over key: seq -> cp
  *
- * Scoped rules cut how parameters are stored and are not meant here.
+ * Scoped rules cut how parameters are stored and are not meant here. And what
+ * its schedule is called.
  */
 #include "ir.h"
+
+const char *nd_schedule_name(nd_arena *a, const nd_plan *p)
+{
+    int v = p->per_device;
+    if (p->schedule == SCHED_KIND_FILE)
+        return nd_fmt(a, v ? "file(\"%s\", %d)" : "file(\"%s\")",
+                      p->schedule_file, v);
+    if (p->schedule == SCHED_KIND_AUTO)
+        return v ? nd_fmt(a, "auto(%d)", v) : "auto";
+    const sched_info *k = &sched_kinds[p->schedule];
+    return k->v ? k->name : nd_fmt(a, "%s(%d)", k->name, v);
+}
 
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a)
 {

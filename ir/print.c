@@ -297,7 +297,10 @@ static void put_attrs(nd_buf *b, const nd_module *m, const nd_op *op)
 
 void nd_print_op(nd_buf *b, const nd_module *m, const nd_op *op)
 {
-    nd_put(b, op->phase == PH_PRE ? "pre " : op->phase == PH_BWD ? "bwd " : "");
+    nd_put(b, op->phase == PH_PRE   ? "pre "
+              : op->phase == PH_BWD ? "bwd "
+              : op->phase == PH_WGT ? "wgt "
+                                    : "");
     put_values(b, op->out, op->nout);
     nd_putf(b, "%s%s", op->nout ? " = " : "", nd_op_name(op));
     put_attrs(b, m, op);
@@ -409,20 +412,38 @@ static void put_recompute(nd_buf *b, const nd_plan *p)
                 t.n ? t.s : "");
 }
 
+/* A file's name may have to be written with escapes. */
+static void put_schedule(nd_buf *b, const nd_plan *p)
+{
+    if (p->schedule != SCHED_KIND_FILE) {
+        nd_put(b, nd_schedule_name(b->arena, p));
+        return;
+    }
+    nd_put(b, "file(");
+    put_string(b, p->schedule_file);
+    if (p->per_device)
+        nd_putf(b, ", %d", p->per_device);
+    nd_put(b, ")");
+}
+
 static void put_plan(nd_buf *b, const nd_module *m)
 {
     const nd_plan *p = &m->plan;
     put_rules(b, m);
-    if (p->pipe_axis) {
-        nd_putf(b, "pipeline %s", p->pipe_axis->name);
+    if (p->piped.n) {
+        for (int i = 0; i < p->piped.n; i++)
+            nd_putf(b, "%s%s", i ? " + " : "pipeline ", p->piped.v[i]->name);
         if (m->mesh.pipe >= 0)
             nd_putf(b, " -> %s", m->mesh.name[m->mesh.pipe]);
-        nd_putf(b, ", schedule = %s, microbatches = %d",
-                p->schedule == SCHED_GPIPE ? "gpipe" : "1f1b",
-                p->microbatches);
+        nd_put(b, ", schedule = ");
+        put_schedule(b, p);
+        nd_putf(b, ", microbatches = %d", p->microbatches);
         for (int i = 0; i < p->nstages_given; i++)
             nd_putf(b, "%s%d", i ? ", " : ", stages = [", p->stages_given[i]);
-        nd_put(b, p->nstages_given ? "]\n" : "\n");
+        nd_put(b, p->nstages_given ? "]" : "");
+        if (p->memory > 0)
+            nd_putf(b, ", memory = %.17g", p->memory);
+        nd_put(b, "\n");
     } else if (p->microbatches > 1) {
         nd_putf(b, "microbatches %d\n", p->microbatches);
     }
@@ -492,19 +513,19 @@ static void put_crossings(nd_buf *b, const char *what, const nd_cross *c, int n)
 
 /* Comments: the stages follow from the graph and the plan, so a reader makes
  * them again. */
-static void put_stage(nd_buf *b, const nd_program *p, int s)
+static void put_stage(nd_buf *b, const nd_module *m, int s)
 {
-    static const char *const names[] = {
-        [ACT_F] = "F",           [ACT_B] = "B",
-        [ACT_SEND_F] = "send_F", [ACT_RECV_F] = "recv_F",
-        [ACT_SEND_B] = "send_B", [ACT_RECV_B] = "recv_B",
-    };
-    const nd_stage *t = &p->stage[s];
-    nd_putf(b, "# stage %d: iterations %d .. %d, %d slots\n", s, t->lo, t->hi,
-            t->slots);
+    const nd_stage *t = &m->program->stage[s];
+    nd_putf(b, "# stage %d: ", s);
+    for (int i = 0; i < m->plan.piped.n; i++)
+        nd_putf(b, "%s %d .. %d, ",
+                m->plan.piped.n > 1 ? m->plan.piped.v[i]->name : "iterations",
+                t->iters[i].lo, t->iters[i].hi);
+    nd_putf(b, "%d slots\n", t->slots[SCHED_UNTIL_I]);
     put_ops(b, "pre", t->pre.v, t->pre.n);
     put_ops(b, "fwd", t->fwd.v, t->fwd.n);
     put_ops(b, "bwd", t->bwd.v, t->bwd.n);
+    put_ops(b, "wgt", t->wgt.v, t->wgt.n);
     put_crossings(b, "sends forward", t->send_fwd.v, t->send_fwd.n);
     put_crossings(b, "sends back", t->send_bwd.v, t->send_bwd.n);
     if (t->saved.n) {
@@ -512,10 +533,18 @@ static void put_stage(nd_buf *b, const nd_program *p, int s)
         put_values(b, t->saved.v, t->saved.n);
         nd_put(b, "\n");
     }
-    for (int i = 0; i < t->actions.n; i++)
-        nd_putf(b, "%s %s%d", i ? "" : "#   actions:",
-                names[t->actions.v[i].kind], t->actions.v[i].mb);
-    nd_put(b, t->actions.n ? "\n" : "");
+}
+
+static void put_rows(nd_buf *b, const sched *x)
+{
+    for (int d = 0; x && d < x->ranks; d++) {
+        nd_putf(b, "# device %d:", d);
+        for (int i = 0; i < x->row[d].n; i++) {
+            const sched_action *a = &x->row[d].v[i];
+            nd_putf(b, " %d%s%d", a->stage, sched_op_name[a->op], a->mb);
+        }
+        nd_put(b, "\n");
+    }
 }
 
 void nd_print(nd_buf *b, nd_module *m)
@@ -537,5 +566,7 @@ void nd_print(nd_buf *b, nd_module *m)
         nd_put(b, "\n");
     }
     for (int i = 0; m->program && i < m->program->nstages; i++)
-        put_stage(b, m->program, i);
+        put_stage(b, m, i);
+    if (m->program)
+        put_rows(b, m->program->sched);
 }

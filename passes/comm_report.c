@@ -120,9 +120,8 @@ static void walk(lister *l, const char *when, const nd_kernels *list,
         const nd_kernel *k = list->v.v[i];
         const nd_op *op = k->nodes.v[0].op;
         if (k->kind == K_REPEAT) {
-            bool piped = !list->block && op->axes[0] == l->at.piped;
-            walk(l, when, k->body, times * (piped ? l->at.iterations
-                                                  : op->axes[0]->size), micro);
+            walk(l, when, k->body,
+                 times * nd_spot_iterations(&l->at, op->axes[0]), micro);
         } else if (k->kind == K_COMM && times) {
             push_op(l, when, k, times, micro);
         }

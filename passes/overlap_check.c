@@ -174,7 +174,7 @@ bool nd_overlap_check(nd_code *c)
 {
     for (int s = 0; s < c->m->program->nstages; s++) {
         checker k = {.c = c, .mem = &c->mem.stage[s],
-                     .slots = c->m->program->stage[s].slots};
+                     .slots = c->m->program->stage[s].slots[SCHED_UNTIL_I]};
         if (!check_list(&k, &c->stage[s].pre) ||
             !check_list(&k, &c->stage[s].fwd) ||
             !check_list(&k, &c->stage[s].bwd))

@@ -69,6 +69,11 @@ void nd_mincut_sink(nd_mincut *c, int v);
 /* kept[v]: v is in the cheapest cut, the one nearest to the sink. */
 void nd_mincut_solve(nd_mincut *c, bool *kept);
 
+/* ---- pipeline.c --------------------------------------------------------- */
+
+/* Empty stages, placed as the plan's schedule wants them. */
+nd_program *nd_program_new(nd_module *m, int devices);
+
 /* ---- stages_check.c ------------------------------------------------------ */
 
 /* Proves that every stage has what its ops read, and that each iteration and
@@ -77,11 +82,9 @@ bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
-/* The compute order (ACT_F, ACT_B) of each of p stages for m microbatches.
- * GPipe: Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-
- * Flush. `out[s]` receives 2m actions from the arena. */
-void nd_schedule_order(nd_arena *a, nd_sched_kind k, int p, int m,
-                       nd_action **out);
+/* The computations of p devices with a stage each, for m microbatches. GPipe:
+ * Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-Flush. */
+sched *nd_schedule_order(sched_kind k, int p, int m);
 /* Draws the timeline: a row per stage, a column per slot. */
 void nd_schedule_draw(nd_buf *b, const nd_module *m);
 /* Idle slots over all slots of all stages, between 0 and 1. */
@@ -108,6 +111,8 @@ typedef struct nd_cluster {
     int near;
     double near_bandwidth, near_latency;     /* bytes per second, seconds */
     double far_bandwidth, far_latency;
+    double flops, narrow_flops;      /* per second: f32, products of 16 bits */
+    double memory_bandwidth;
 } nd_cluster;
 extern const nd_cluster nd_default_cluster;
 /* Seconds that one call of `members` ranks along `mesh` takes, each of which
@@ -115,16 +120,24 @@ extern const nd_cluster nd_default_cluster;
 double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
                        uint32_t mesh, int members, double bytes);
 
+/* Bytes of a value on the rank that has most of it. */
+double nd_local_bytes(const nd_type *t, const nd_mesh *mesh);
+/* Seconds of one run of an op there, collectives included; of a repeat, of all
+ * its iterations. */
+double nd_op_seconds(const nd_module *m, const nd_cluster *c, const nd_op *op);
+
 /* ---- comm_bytes.c: what one rank sends ----------------------------------- */
 
 /* A rank at a microbatch: coord[micro]. */
 typedef struct nd_spot {
+    const nd_module *m;
     const nd_mesh *mesh;
     int coord[ND_MAX_MESH];
-    const nd_axis *piped;            /* whose iterations it has, or NULL */
-    int64_t iterations;
+    int stage;
 } nd_spot;
 nd_spot nd_spot_of(const nd_module *m, int rank);
+/* How many indices of an axis that no mesh axis cuts the rank's stage has. */
+int64_t nd_spot_iterations(const nd_spot *s, const nd_axis *a);
 int64_t nd_spot_numel(const nd_spot *s, const nd_type *t);
 int nd_group_size(const nd_mesh *m, uint32_t mesh);
 
@@ -436,6 +449,8 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 bool nd_overlap_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+/* Arrays of optimizer state that a parameter has. */
+int nd_states_of(const nd_train *t, bool frozen, bool muon);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 
 /* ---- buckets.c, buckets_check.c ------------------------------------------ */

@@ -39,14 +39,15 @@ typedef struct choice {
 
 /* ---- one level ----------------------------------------------------------- */
 
-static double work_of(const nd_module *m, const nd_stage *st, nd_op *const *op,
-                      int n)
+static double work_of(const nd_module *m, int stage, nd_op *const *op, int n)
 {
     double sum = 0;
     for (int i = 0; i < n; i++) {
         double work = nd_op_flops(op[i], &m->mesh);
-        if (op[i]->kind == OP_REPEAT && op[i]->axes[0] == m->plan.pipe_axis)
-            work *= (double)(st->hi - st->lo) / (double)op[i]->axes[0]->size;
+        int64_t lo, hi;
+        if (op[i]->kind == OP_REPEAT &&
+            nd_stage_range(m, stage, op[i]->axes[0], &lo, &hi))
+            work *= (double)(hi - lo) / (double)op[i]->axes[0]->size;
         sum += work;
     }
     return sum;
@@ -91,8 +92,8 @@ static void try_level(choice *c, nd_remat level, const nd_options *o)
         const nd_stage_mem *mem = &code->mem.stage[s];
         t->stage[s] = (stage_trial){
             mem->arena_bytes, mem->arena_bytes - mem->spare_bytes,
-            work_of(m, st, st->fwd.v, st->fwd.n),
-            work_of(m, st, st->bwd.v, st->bwd.n)};
+            work_of(m, s, st->fwd.v, st->fwd.n),
+            work_of(m, s, st->bwd.v, st->bwd.n)};
     }
 }
 

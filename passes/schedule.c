@@ -26,40 +26,39 @@ bool nd_schedule_crosses(const nd_program *p, int s)
     return p->stage[s].send_fwd.n > 0 || p->stage[s + 1].send_bwd.n > 0;
 }
 
-void nd_schedule_order(nd_arena *a, nd_sched_kind k, int p, int m,
-                       nd_action **out)
+sched *nd_schedule_order(sched_kind k, int p, int m)
 {
+    sched *x = sched_new(sched_kinds[k].name, p, p, m, SCHED_LOOP);
     for (int s = 0; s < p; s++) {
         /* Forwards before the first backward. One per later stage fills the
          * pipeline; fewer microbatches than that are all there is. */
         int warm = m;
-        if (k == SCHED_1F1B && p - 1 - s < m)
+        if (k == SCHED_KIND_1F1B && p - 1 - s < m)
             warm = p - 1 - s;
-        nd_action *act = ND_NEWN(a, nd_action, 2 * m);
-        int n = 0, f = 0, b = 0;
+        int f = 0, b = 0;
         while (f < warm)
-            act[n++] = (nd_action){ACT_F, f++, 0};
+            sched_push(x, s, SCHED_F, s, f++);
         while (b < m) {
             if (f < m)
-                act[n++] = (nd_action){ACT_F, f++, 0};
-            act[n++] = (nd_action){ACT_B, b++, 0};
+                sched_push(x, s, SCHED_F, s, f++);
+            sched_push(x, s, SCHED_B, s, b++);
         }
-        out[s] = act;
     }
+    return x;
 }
 
 /* ---- simulation ---------------------------------------------------------- */
 
 typedef struct sim_stage {
-    const nd_action *order;
+    const sched_action *order;
     int next;                        /* index into order */
     int clock;                       /* when it is free */
     bool *done[2], *got[2];          /* per microbatch; 0 forward, 1 backward */
 } sim_stage;
 
 typedef struct sim {
-    nd_arena *arena;
     nd_program *program;
+    sched *out;
     sim_stage *stage;
 } sim;
 
@@ -68,8 +67,8 @@ typedef struct sim {
 static int candidate(const sim *x, int s, int *peer)
 {
     const sim_stage *me = &x->stage[s];
-    nd_action a = me->order[me->next];
-    int dir = a.kind == ACT_B;
+    sched_action a = me->order[me->next];
+    int dir = a.op == SCHED_B;
     *peer = dir ? s + 1 : s - 1;
     if (*peer < 0 || *peer == x->program->nstages ||
         !nd_schedule_crosses(x->program, dir ? s : s - 1) ||
@@ -90,18 +89,24 @@ static int rank_of(const sim *x, int s, int peer)
     if (peer < 0)
         return 2;
     const sim_stage *me = &x->stage[s];
-    return me->order[me->next].kind == ACT_B ? 0 : 1;
+    return me->order[me->next].op == SCHED_B ? 0 : 1;
+}
+
+static void put(sim *x, int s, sched_op op, int mb, int from, int takes)
+{
+    sched_push(x->out, s, op, s, mb);
+    sched_action *a = &x->out->row[s].v[x->out->row[s].n - 1];
+    a->start = from;
+    a->end = from + takes;
 }
 
 static void message(sim *x, int s, int peer, int time)
 {
     sim_stage *me = &x->stage[s];
-    nd_action a = me->order[me->next];
-    int dir = a.kind == ACT_B;
-    nd_action send = {dir ? ACT_SEND_B : ACT_SEND_F, a.mb, time};
-    nd_action recv = {dir ? ACT_RECV_B : ACT_RECV_F, a.mb, time};
-    ND_PUSH(x->arena, &x->program->stage[peer].actions, send);
-    ND_PUSH(x->arena, &x->program->stage[s].actions, recv);
+    sched_action a = me->order[me->next];
+    int dir = a.op == SCHED_B;
+    put(x, peer, dir ? SCHED_SEND_B : SCHED_SEND_F, a.mb, time, 0);
+    put(x, s, dir ? SCHED_RECV_B : SCHED_RECV_F, a.mb, time, 0);
     me->got[dir][a.mb] = true;
     me->clock = x->stage[peer].clock = time;
 }
@@ -109,13 +114,11 @@ static void message(sim *x, int s, int peer, int time)
 static void compute(sim *x, int s)
 {
     sim_stage *me = &x->stage[s];
-    nd_action a = me->order[me->next++];
-    a.slot = me->clock;
-    ND_PUSH(x->arena, &x->program->stage[s].actions, a);
-    me->done[a.kind == ACT_B][a.mb] = true;
-    me->clock += a.kind == ACT_B ? ND_SLOTS_B : ND_SLOTS_F;
-    if (me->clock > x->program->timeline)
-        x->program->timeline = me->clock;
+    sched_action a = me->order[me->next++];
+    int takes = a.op == SCHED_B ? ND_SLOTS_B : ND_SLOTS_F;
+    put(x, s, a.op, a.mb, me->clock, takes);
+    me->done[a.op == SCHED_B][a.mb] = true;
+    me->clock += takes;
 }
 
 /* Does the earliest thing that can happen, until nothing can. Orders that
@@ -148,13 +151,13 @@ static void simulate(sim *x)
 
 /* Microbatch mb lives in slot mb % n: the smallest n for which its last action
  * comes before the first one of mb + n. */
-static int slots_needed(nd_arena *arena, const nd_stage *st, int m)
+static int slots_needed(nd_arena *arena, const sched_row *row, int m)
 {
     int *first = ND_NEWN(arena, int, m), *last = ND_NEWN(arena, int, m);
-    for (int i = st->actions.n - 1; i >= 0; i--)
-        first[st->actions.v[i].mb] = i;
-    for (int i = 0; i < st->actions.n; i++)
-        last[st->actions.v[i].mb] = i;
+    for (int i = row->n - 1; i >= 0; i--)
+        first[row->v[i].mb] = i;
+    for (int i = 0; i < row->n; i++)
+        last[row->v[i].mb] = i;
     for (int n = 1; n < m; n++) {
         int mb = 0;
         while (mb + n < m && last[mb] < first[mb + n])
@@ -165,6 +168,11 @@ static int slots_needed(nd_arena *arena, const nd_stage *st, int m)
     return m;
 }
 
+static void free_sched(void *x)
+{
+    sched_free(x);
+}
+
 bool pass_schedule(nd_module *m, const nd_options *o)
 {
     (void)o;
@@ -172,24 +180,26 @@ bool pass_schedule(nd_module *m, const nd_options *o)
     nd_program *pr = m->program;
     int p = pr->nstages, n = pr->nmicro;
     /* Without a pipeline, holding more than one microbatch gains nothing. */
-    nd_sched_kind kind = p == 1 ? SCHED_1F1B : m->plan.schedule;
-    nd_action **order = ND_NEWN(arena, nd_action *, p);
-    nd_schedule_order(arena, kind, p, n, order);
+    sched_kind kind = p == 1 ? SCHED_KIND_1F1B : m->plan.schedule;
+    sched *order = nd_schedule_order(kind, p, n);
 
-    sim x = {arena, pr, ND_NEWN(arena, sim_stage, p)};
+    pr->sched = sched_new(order->name, p, p, n, SCHED_LOOP);
+    nd_ctx_keep(m->ctx, free_sched, pr->sched);
+    sim x = {pr, pr->sched, ND_NEWN(arena, sim_stage, p)};
     for (int s = 0; s < p; s++) {
-        x.stage[s].order = order[s];
+        x.stage[s].order = order->row[s].v;
         for (int dir = 0; dir < 2; dir++) {
             x.stage[s].done[dir] = ND_NEWN(arena, bool, n);
             x.stage[s].got[dir] = ND_NEWN(arena, bool, n);
         }
-        pr->stage[s].actions.n = 0;
     }
-    pr->timeline = 0;
     simulate(&x);
+    pr->sched->lowered = true;
+    sched_free(order);
     if (!nd_schedule_check(m))
         return false;
     for (int s = 0; s < p; s++)
-        pr->stage[s].slots = slots_needed(arena, &pr->stage[s], n);
+        for (int k = 0; k < SCHED_NSPANS; k++)
+            pr->stage[s].slots[k] = slots_needed(arena, &pr->sched->row[s], n);
     return nd_slots_check(m);
 }

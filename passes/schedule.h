@@ -16,6 +16,8 @@ bool nd_schedule_check(nd_module *m);
 /* Proves that the slots hold what the microbatches keep. */
 bool nd_slots_check(nd_module *m);
 /* Most microbatches between their forward and the end of their backward. */
-int nd_schedule_in_flight(const nd_stage *s);
+int nd_schedule_in_flight(const sched_row *r);
+/* Slots from start to end. */
+int nd_schedule_timeline(const sched *s);
 
 #endif

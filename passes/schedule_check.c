@@ -11,85 +11,81 @@
  */
 #include "schedule.h"
 
-static const char *const kind_name[] = {
-    [ACT_F] = "F", [ACT_B] = "B",
-    [ACT_SEND_F] = "SEND_F", [ACT_RECV_F] = "RECV_F",
-    [ACT_SEND_B] = "SEND_B", [ACT_RECV_B] = "RECV_B",
-};
-enum { NKINDS = ACT_RECV_B + 1 };
-
-static bool wrong(nd_module *m, int stage, nd_action a, const char *what)
+static bool wrong(nd_module *m, int stage, sched_action a, const char *what)
 {
     nd_error(m->ctx, m->plan.pipe_loc, "schedule: stage %d, %s%d: %s", stage,
-             kind_name[a.kind], a.mb, what);
+             sched_op_name[a.op], a.mb, what);
     return false;
 }
 
 /* Which message kinds stage s has. */
-static bool expects(const nd_program *p, int s, nd_act_kind k)
+static bool expects(const nd_program *p, int s, sched_op k)
 {
     bool above = s > 0 && nd_schedule_crosses(p, s - 1);
     bool below = s + 1 < p->nstages && nd_schedule_crosses(p, s);
     switch (k) {
-    case ACT_F:
-    case ACT_B:
+    case SCHED_F:
+    case SCHED_B:
         return true;
-    case ACT_RECV_F:
-    case ACT_SEND_B:
+    case SCHED_RECV_F:
+    case SCHED_SEND_B:
         return above;
-    case ACT_SEND_F:
-    case ACT_RECV_B:
+    case SCHED_SEND_F:
+    case SCHED_RECV_B:
         return below;
+    default:
+        return false;
     }
-    return false;
 }
 
 static bool check_stage(nd_module *m, int s)
 {
     static const struct {
-        nd_act_kind before, after;
+        sched_op before, after;
         const char *what;
     } rule[] = {
-        {ACT_F, ACT_B, "comes after the backward"},
-        {ACT_RECV_F, ACT_F, "comes after the forward that reads it"},
-        {ACT_F, ACT_SEND_F, "comes after its result is sent"},
-        {ACT_RECV_B, ACT_B, "comes after the backward that reads it"},
-        {ACT_B, ACT_SEND_B, "comes after its result is sent"},
+        {SCHED_F, SCHED_B, "comes after the backward"},
+        {SCHED_RECV_F, SCHED_F, "comes after the forward that reads it"},
+        {SCHED_F, SCHED_SEND_F, "comes after its result is sent"},
+        {SCHED_RECV_B, SCHED_B, "comes after the backward that reads it"},
+        {SCHED_B, SCHED_SEND_B, "comes after its result is sent"},
     };
     const nd_program *p = m->program;
-    const nd_stage *st = &p->stage[s];
-    int *at[NKINDS];
-    for (int k = 0; k < NKINDS; k++) {
+    const sched_row *st = &p->sched->row[s];
+    int *at[SCHED_NOPS];
+    for (int k = 0; k < SCHED_NOPS; k++) {
         at[k] = ND_NEWN(m->ctx->arena, int, p->nmicro);
         for (int mb = 0; mb < p->nmicro; mb++)
             at[k][mb] = -1;
     }
-    for (int i = 0; i < st->actions.n; i++) {
-        nd_action a = st->actions.v[i];
+    for (int i = 0; i < st->n; i++) {
+        sched_action a = st->v[i];
         if (a.mb < 0 || a.mb >= p->nmicro)
             return wrong(m, s, a, "no such microbatch");
-        if (!expects(p, s, a.kind))
+        if (!expects(p, s, a.op))
             return wrong(m, s, a, "there is no such neighbour");
-        if (at[a.kind][a.mb] >= 0)
+        if (at[a.op][a.mb] >= 0)
             return wrong(m, s, a, "occurs twice");
-        at[a.kind][a.mb] = i;
+        at[a.op][a.mb] = i;
     }
     for (int mb = 0; mb < p->nmicro; mb++) {
-        for (int k = 0; k < NKINDS; k++)
-            if (expects(p, s, k) && at[k][mb] < 0)
-                return wrong(m, s, (nd_action){k, mb, 0}, "is missing");
+        for (int k = 0; k < SCHED_NOPS; k++)
+            if (expects(p, s, (sched_op)k) && at[k][mb] < 0)
+                return wrong(m, s, (sched_action){.op = (sched_op)k, .mb = mb},
+                             "is missing");
         for (size_t r = 0; r < sizeof rule / sizeof *rule; r++) {
-            nd_act_kind b = rule[r].before, a = rule[r].after;
+            sched_op b = rule[r].before, a = rule[r].after;
             if (expects(p, s, b) && expects(p, s, a) && at[b][mb] > at[a][mb])
-                return wrong(m, s, (nd_action){b, mb, 0}, rule[r].what);
+                return wrong(m, s, (sched_action){.op = b, .mb = mb},
+                             rule[r].what);
         }
     }
     return true;
 }
 
-static int next_of(const nd_stage *st, int from, nd_act_kind k)
+static int next_of(const sched_row *st, int from, sched_op k)
 {
-    while (from < st->actions.n && st->actions.v[from].kind != k)
+    while (from < st->n && st->v[from].op != k)
         from++;
     return from;
 }
@@ -98,34 +94,35 @@ static int next_of(const nd_stage *st, int from, nd_act_kind k)
 static bool check_channel(nd_module *m, int from, int to)
 {
     bool back = to < from;
-    const nd_stage *a = &m->program->stage[from], *b = &m->program->stage[to];
+    const sched_row *a = &m->program->sched->row[from];
+    const sched_row *b = &m->program->sched->row[to];
     int i = -1, j = -1;
     for (;;) {
-        i = next_of(a, i + 1, back ? ACT_SEND_B : ACT_SEND_F);
-        j = next_of(b, j + 1, back ? ACT_RECV_B : ACT_RECV_F);
-        if (i == a->actions.n || j == b->actions.n)
+        i = next_of(a, i + 1, back ? SCHED_SEND_B : SCHED_SEND_F);
+        j = next_of(b, j + 1, back ? SCHED_RECV_B : SCHED_RECV_F);
+        if (i == a->n || j == b->n)
             return true;             /* equal numbers: check_stage counted */
-        if (a->actions.v[i].mb != b->actions.v[j].mb)
-            return wrong(m, to, b->actions.v[j],
+        if (a->v[i].mb != b->v[j].mb)
+            return wrong(m, to, b->v[j],
                          "another message is sent first");
     }
 }
 
 /* The action that goes with `a` of stage s in the merged graph, and whose. */
-static bool partner(nd_action a, int s, int *peer, nd_act_kind *kind)
+static bool partner(sched_action a, int s, int *peer, sched_op *kind)
 {
-    switch (a.kind) {
-    case ACT_SEND_F:
-        *peer = s + 1, *kind = ACT_RECV_F;
+    switch (a.op) {
+    case SCHED_SEND_F:
+        *peer = s + 1, *kind = SCHED_RECV_F;
         return true;
-    case ACT_RECV_F:
-        *peer = s - 1, *kind = ACT_SEND_F;
+    case SCHED_RECV_F:
+        *peer = s - 1, *kind = SCHED_SEND_F;
         return true;
-    case ACT_SEND_B:
-        *peer = s - 1, *kind = ACT_RECV_B;
+    case SCHED_SEND_B:
+        *peer = s - 1, *kind = SCHED_RECV_B;
         return true;
-    case ACT_RECV_B:
-        *peer = s + 1, *kind = ACT_SEND_B;
+    case SCHED_RECV_B:
+        *peer = s + 1, *kind = SCHED_SEND_B;
         return true;
     default:
         return false;
@@ -140,15 +137,15 @@ static bool check_deadlock(nd_module *m)
     while (moved) {
         moved = false;
         for (int s = 0; s < p->nstages; s++) {
-            while (at[s] < p->stage[s].actions.n) {
-                nd_action a = p->stage[s].actions.v[at[s]];
+            while (at[s] < p->sched->row[s].n) {
+                sched_action a = p->sched->row[s].v[at[s]];
                 int peer;
-                nd_act_kind kind;
+                sched_op kind;
                 if (partner(a, s, &peer, &kind)) {
-                    const nd_stage *other = &p->stage[peer];
-                    if (at[peer] == other->actions.n ||
-                        other->actions.v[at[peer]].kind != kind ||
-                        other->actions.v[at[peer]].mb != a.mb)
+                    const sched_row *other = &p->sched->row[peer];
+                    if (at[peer] == other->n ||
+                        other->v[at[peer]].op != kind ||
+                        other->v[at[peer]].mb != a.mb)
                         break;
                     at[peer]++;
                 }
@@ -158,8 +155,8 @@ static bool check_deadlock(nd_module *m)
         }
     }
     for (int s = 0; s < p->nstages; s++)
-        if (at[s] < p->stage[s].actions.n)
-            return wrong(m, s, p->stage[s].actions.v[at[s]],
+        if (at[s] < p->sched->row[s].n)
+            return wrong(m, s, p->sched->row[s].v[at[s]],
                          "waits for ever: the stages block each other");
     return true;
 }
@@ -182,14 +179,15 @@ bool nd_slots_check(nd_module *m)
 {
     const nd_program *p = m->program;
     for (int s = 0; s < p->nstages; s++) {
-        const nd_stage *st = &p->stage[s];
+        const sched_row *st = &p->sched->row[s];
+        int slots = p->stage[s].slots[SCHED_UNTIL_I];
         int *last = ND_NEWN(m->ctx->arena, int, p->nmicro + 1);
-        for (int i = 0; i < st->actions.n; i++)
-            last[st->actions.v[i].mb] = i;
-        for (int i = 0; i < st->actions.n; i++) {
-            int before = st->actions.v[i].mb - st->slots;
-            if (st->slots < 1 || (before >= 0 && last[before] > i))
-                return wrong(m, s, st->actions.v[i],
+        for (int i = 0; i < st->n; i++)
+            last[st->v[i].mb] = i;
+        for (int i = 0; i < st->n; i++) {
+            int before = st->v[i].mb - slots;
+            if (slots < 1 || (before >= 0 && last[before] > i))
+                return wrong(m, s, st->v[i],
                              "another microbatch is still in its slot");
         }
     }

@@ -99,8 +99,11 @@ typedef struct ndrt_bucket {
 
 typedef struct ndrt_rank ndrt_rank;
 
+/* As sched_op of schedule/sched.h: forward; backward in one or in two halves,
+ * input and weights; an update; messages. */
 typedef enum {
-    NDRT_F, NDRT_B, NDRT_SEND_F, NDRT_RECV_F, NDRT_SEND_B, NDRT_RECV_B,
+    NDRT_F, NDRT_B, NDRT_I, NDRT_W, NDRT_U,
+    NDRT_SEND_F, NDRT_RECV_F, NDRT_SEND_B, NDRT_RECV_B,
     NDRT_NACTIONS
 } ndrt_action_kind;
 

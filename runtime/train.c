@@ -8,9 +8,15 @@
  * generated code holds nothing that would need freeing.
  */
 #include "ndrt_internal.h"
+#include "schedule/sched.h"
 
 #include <math.h>
 #include <string.h>
+
+_Static_assert((int)NDRT_U == (int)SCHED_U &&
+                   (int)NDRT_RECV_B == (int)SCHED_RECV_B &&
+                   (int)NDRT_NACTIONS == (int)SCHED_NOPS,
+               "generated code and schedules number actions alike");
 
 _Noreturn void ndrt_raise(ndrt_rank *r)
 {

@@ -125,6 +125,27 @@ bool sched_crosses(const sched *s, const uint8_t *cross, int stage, int bit)
            (!cross || (cross[stage] & bit));
 }
 
+int sched_source(const sched *s, const uint8_t *cross, sched_action a)
+{
+    if (a.op == SCHED_F && sched_crosses(s, cross, a.stage - 1, SCHED_AHEAD))
+        return a.stage - 1;
+    if (sched_is_back(a.op) && sched_crosses(s, cross, a.stage, SCHED_BACK))
+        return a.stage + 1;
+    return -1;
+}
+
+sched_action sched_other_end(sched_action a)
+{
+    static const sched_op other[SCHED_NOPS] = {
+        [SCHED_SEND_F] = SCHED_RECV_F, [SCHED_RECV_F] = SCHED_SEND_F,
+        [SCHED_SEND_B] = SCHED_RECV_B, [SCHED_RECV_B] = SCHED_SEND_B,
+    };
+    bool up = a.op == SCHED_SEND_F || a.op == SCHED_RECV_B;
+    a.stage += up ? 1 : -1;
+    a.op = other[a.op];
+    return a;
+}
+
 void sched_put(sched_text *t, const char *fmt, ...)
 {
     va_list ap;

@@ -41,6 +41,14 @@ typedef struct sched_action {
 } sched_action;
 
 static inline bool sched_is_compute(sched_op op) { return op <= SCHED_U; }
+/* Gives what goes back to the stage before. */
+static inline bool sched_is_back(sched_op op)
+{
+    return op == SCHED_B || op == SCHED_I;
+}
+/* "2F3"; of each thing alone, also where it is joined with the next. */
+enum { SCHED_NAME = 40 };
+const char *sched_name(sched_action a, char buf[SCHED_NAME]);
 
 typedef struct sched_row {
     sched_action *v;
@@ -101,6 +109,11 @@ bool sched_fail(sched_error *err, int rank, int at, const char *fmt, ...)
  * one rank hand over without a message. */
 enum { SCHED_AHEAD = 1, SCHED_BACK = 2 };
 bool sched_crosses(const sched *s, const uint8_t *cross, int stage, int bit);
+/* The neighbour whose F (of an F), or B or I (of a B or I) makes what `a`
+ * reads; -1: none does. */
+int sched_source(const sched *s, const uint8_t *cross, sched_action a);
+/* A message's other end: SEND_F of stage s is RECV_F of s + 1. */
+sched_action sched_other_end(sched_action a);
 
 /* ---- costs --------------------------------------------------------------- */
 
@@ -118,17 +131,29 @@ typedef struct sched_costs {
 
 typedef struct sched_ask {
     sched_kind kind;
-    int ranks, v, micro;         /* v: stages per rank; 0: the kind's own */
-    const sched_costs *costs;    /* for v_half, v_min, AUTO; NULL: all 1 */
+    int ranks, v, micro;         /* v: stages per rank; 0: the kind's own, 1
+                                    for AUTO */
+    /* AUTO alone. */
+    sched_where where;
+    const sched_costs *costs;    /* NULL: all 1 */
     const double *room;          /* by rank: what all stages of it may keep;
-                                    NULL: no limit. AUTO alone */
+                                    NULL: no limit */
+    bool slots;                  /* ... counted as programs lay it out: the sum
+                                    over stages and spans of sched_slots, not
+                                    the most that is kept at any moment */
+    bool whole;                  /* B only: the program has no I and W */
     bool sync;                   /* a sum over all ranks (clipping) stands
-                                    between the last gradient and the update */
+                                    between the last gradient and the update:
+                                    the time until the last rank ends counts;
+                                    else the longest from a rank's start to its
+                                    end, for the next step may follow at once */
 } sched_ask;
 
 /* Computations alone, in order. NULL and *err if the kind cannot have these
  * numbers: the text names the rule and the legal values. */
 sched *sched_make(const sched_ask *ask, sched_error *err);
+/* Those rules alone: false and *err where sched_make would refuse. */
+bool sched_legal(const sched_ask *ask, sched_error *err);
 /* "1f1b", "interleaved(2)": false if there is no such schedule. */
 bool sched_parse_name(const char *text, sched_kind *kind, int *v);
 /* How many stages a rank has, and where a stage is, for a kind and v. */
@@ -146,11 +171,15 @@ bool sched_check(const sched *s, const uint8_t *cross, sched_error *err);
 char *sched_table_around(const sched *s, const sched_error *err);
 
 /* Microbatches of a stage live in slot mb % n from one action until another
- * (ends: the last of them that the stage has; W stands for B where there is no
- * W). The least n, for the three spans of sched_costs. */
+ * (B is both I and W). In a schedule with messages, what is received and not
+ * used yet lives, and so does a gradient that is not sent yet. The least n, for
+ * the three spans of sched_costs. */
 typedef enum { SCHED_UNTIL_I, SCHED_UNTIL_W, SCHED_I_TO_W,
                SCHED_NSPANS } sched_span;
 int sched_slots(const sched *s, int stage, sched_span span);
+/* Are n enough? Names the action that overwrites what is still needed. */
+bool sched_check_slots(const sched *s, int stage, sched_span span, int n,
+                       sched_error *err);
 
 /* ---- time ---------------------------------------------------------------- */
 
@@ -179,6 +208,11 @@ typedef struct sched_times {
 bool sched_time(sched *s, const sched_costs *costs, sched_times *out,
                 sched_error *err);
 
+/* What an action adds to what its stages keep when it begins; less, what it
+ * frees when it ends. */
+double sched_keeps(const sched_costs *costs, const sched_action *a);
+double sched_frees(const sched_costs *costs, const sched_action *a);
+
 /* ---- text and pictures --------------------------------------------------- */
 
 /* A growing text; free(t.s). */
@@ -189,17 +223,29 @@ typedef struct sched_text {
 void sched_put(sched_text *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* One row per rank, cells "2F0", "1SEND_F3", "(0F7;7B3)OVERLAP_F_B", "" idle
- * (kept on reading and ignored). Separated by `,` or spaces. */
+/* One row per rank, cells "2F0", "1SEND_F3", "(0F7;7B3)OVERLAP_F_B". Separated
+ * by `,` or spaces; empty ones are idle and, like "0UNSHARD", "0RESHARD" and
+ * "0REDUCE_GRAD", skipped. Where a B has a W beside it, B means I. */
 sched *sched_read(const char *text, size_t n, const char *name,
                   sched_error *err);
 /* csv: with idle cells where times are integers; else as they follow. */
 void sched_write(const sched *s, bool idle, sched_text *out);
 /* One row's actions, separated by spaces. */
 void sched_write_row(const sched *s, int rank, sched_text *out);
-void sched_draw(const sched *s, sched_text *out);        /* for a terminal */
-void sched_svg(const sched *s, const sched_times *t, sched_text *out);
-/* Events for Chrome's and Perfetto's trace viewers; `seconds`: of a unit. */
-void sched_trace(const sched *s, double seconds, sched_text *out);
+/* Of schedules that sched_time has timed. `seconds`: of a unit of time; 0: the
+ * times are slots. For a terminal: */
+void sched_draw(const sched *s, const sched_times *t, double seconds,
+                sched_text *out);
+/* Its first line alone. */
+void sched_headline(const sched *s, const sched_times *t, double seconds,
+                    sched_text *out);
+/* With the memory over time, where costs say what is kept; or NULL. */
+void sched_svg(const sched *s, const sched_times *t, const sched_costs *costs,
+               double seconds, sched_text *out);
+/* Events for Chrome's and Perfetto's trace viewers. */
+void sched_trace(const sched *s, const sched_costs *costs, double seconds,
+                 sched_text *out);
+/* "12 slots", "3.05 ms" */
+void sched_put_time(sched_text *t, double time, double seconds);
 
 #endif

@@ -182,9 +182,10 @@ static made range(subject *s, int site)
     int k = site / 4, by = site % 2 ? 1 : -1;
     if (k >= p->nstages)
         return NO_SITE;
-    if (!s->m->plan.pipe_axis)
+    if (!s->m->plan.piped.n)
         return NO_SENSE;
-    int *at = site % 4 < 2 ? &p->stage[k].lo : &p->stage[k].hi;
+    nd_iters *it = p->stage[k].iters;
+    int *at = site % 4 < 2 ? &it->lo : &it->hi;
     tell(s, "stage %d: %s %+d", k, site % 4 < 2 ? "lo" : "hi", by);
     *at += by;
     return MADE;
@@ -375,75 +376,76 @@ static made param_missing(subject *s, int site)
 
 /* ---- the schedule -------------------------------------------------------- */
 
-static nd_stage *action_at(subject *s, int *i)
+static sched_row *action_at(subject *s, int *i)
 {
-    const nd_program *p = s->m->program;
-    for (int k = 0; k < p->nstages; k++) {
-        nd_stage *st = &p->stage[k];
-        if (*i < st->actions.n) {
-            tell(s, "stage %d, action %d", k, *i);
-            return st;
+    sched *x = s->m->program->sched;
+    for (int k = 0; k < x->ranks; k++) {
+        sched_row *row = &x->row[k];
+        if (*i < row->n) {
+            tell(s, "device %d, action %d", k, *i);
+            return row;
         }
-        *i -= st->actions.n;
+        *i -= row->n;
     }
     return NULL;
 }
 
 static made action_dropped(subject *s, int site)
 {
-    nd_stage *st = action_at(s, &site);
-    if (!st)
+    sched_row *row = action_at(s, &site);
+    if (!row)
         return NO_SITE;
-    st->actions.n--;
-    memmove(st->actions.v + site, st->actions.v + site + 1,
-            sizeof *st->actions.v * (size_t)(st->actions.n - site));
+    row->n--;
+    memmove(row->v + site, row->v + site + 1,
+            sizeof *row->v * (size_t)(row->n - site));
     return MADE;
 }
 
 static made action_twice(subject *s, int site)
 {
-    nd_stage *st = action_at(s, &site);
-    if (!st)
+    sched_row *row = action_at(s, &site);
+    if (!row)
         return NO_SITE;
-    nd_action again = st->actions.v[site];
-    ND_PUSH(s->m->ctx->arena, &st->actions, again);
+    sched_action again = row->v[site];
+    int device = (int)(row - s->m->program->sched->row);
+    sched_push(s->m->program->sched, device, again.op, again.stage, again.mb);
     return MADE;
 }
 
 static made action_microbatch(subject *s, int site)
 {
-    nd_stage *st = action_at(s, &site);
+    sched_row *row = action_at(s, &site);
     int n = s->m->program->nmicro;
-    if (!st)
+    if (!row)
         return NO_SITE;
     if (n == 1)
         return NO_SENSE;
-    st->actions.v[site].mb = (st->actions.v[site].mb + 1) % n;
+    row->v[site].mb = (row->v[site].mb + 1) % n;
     return MADE;
 }
 
 static made action_kind(subject *s, int site)
 {
-    int k = site % (ACT_RECV_B + 1), i = site / (ACT_RECV_B + 1);
-    nd_stage *st = action_at(s, &i);
-    if (!st)
+    int k = site % SCHED_NOPS, i = site / SCHED_NOPS;
+    sched_row *row = action_at(s, &i);
+    if (!row)
         return NO_SITE;
-    if (k == (int)st->actions.v[i].kind)
+    if (k == (int)row->v[i].op)
         return NO_SENSE;
-    st->actions.v[i].kind = (nd_act_kind)k;
+    row->v[i].op = (sched_op)k;
     return MADE;
 }
 
 static made action_early(subject *s, int site)
 {
-    nd_stage *st = action_at(s, &site);
-    if (!st)
+    sched_row *row = action_at(s, &site);
+    if (!row)
         return NO_SITE;
     if (!site)
         return NO_SENSE;
-    nd_action a = st->actions.v[site];
-    st->actions.v[site] = st->actions.v[site - 1];
-    st->actions.v[site - 1] = a;
+    sched_action a = row->v[site];
+    row->v[site] = row->v[site - 1];
+    row->v[site - 1] = a;
     return MADE;
 }
 
@@ -452,7 +454,7 @@ static made slots(subject *s, int site)
     if (site >= s->m->program->nstages)
         return NO_SITE;
     tell(s, "stage %d: one slot less", site);
-    s->m->program->stage[site].slots--;
+    s->m->program->stage[site].slots[SCHED_UNTIL_I]--;
     return MADE;
 }
 

@@ -94,7 +94,7 @@ static void lasting_buffers_do_not_overlap(void **state)
     nd_code *c = nd_code_new(m);
     for (int s = 0; s < m->program->nstages; s++) {
         const nd_stage_mem *mem = &c->mem.stage[s];
-        size_t slots = (size_t)m->program->stage[s].slots;
+        size_t slots = (size_t)m->program->stage[s].slots[SCHED_UNTIL_I];
         for (int i = 0; i < mem->places.n; i++) {
             const nd_place *p = &mem->places.v[i];
             size_t copies = p->slot_stride ? slots : 1;

@@ -343,33 +343,44 @@ static void list(nd_module *m, nd_stage *s, int last)
     }
 }
 
-static void act(nd_module *m, nd_stage *s, const char *what)
+static void act(nd_module *m, int device, const char *what)
 {
-    static const char kinds[] = "FBsrtq";
-    for (; what[0]; what += 2) {
-        nd_action a = {.mb = what[1] - '0'};
-        a.kind = (nd_act_kind)(strchr(kinds, what[0]) - kinds);
-        ND_PUSH(m->ctx->arena, &s->actions, a);
-    }
+    static const char kinds[] = "FBIWUsrtq";
+    for (; what[0]; what += 2)
+        sched_push(m->program->sched, device,
+                   (sched_op)(strchr(kinds, what[0]) - kinds), device,
+                   what[1] - '0');
+}
+
+static void free_sched(void *x)
+{
+    sched_free(x);
 }
 
 static nd_module *pipelined(world *w, const char *first, const char *second)
 {
     nd_module *m = parse(w, chain_many);
     nd_program *p = ND_NEW(w->c->arena, nd_program);
-    p->nstages = p->nmicro = 2;
+    p->nstages = p->ndevices = p->nmicro = 2;
     p->stage = ND_NEWN(w->c->arena, nd_stage, 2);
-    p->stage[0].hi = p->stage[1].lo = 2;
-    p->stage[1].hi = 3;
+    p->stage[1].device = 1;
+    for (int s = 0; s < 2; s++)
+        p->stage[s].iters = ND_NEW(w->c->arena, nd_iters);
+    p->stage[0].iters->hi = p->stage[1].iters->lo = 2;
+    p->stage[1].iters->hi = 3;
     nd_op *f = op_of(m, "h"), *b = op_of(m, "gh");
     list(m, &p->stage[0], false);
     list(m, &p->stage[1], true);
     nd_cross ahead = {f->out[0], f->in[0]}, back = {b->out[0], b->in[0]};
     ND_PUSH(w->c->arena, &p->stage[0].send_fwd, ahead);
     ND_PUSH(w->c->arena, &p->stage[1].send_bwd, back);
-    act(m, &p->stage[0], first);
-    act(m, &p->stage[1], second);
     m->program = p;
+    if (first[0]) {
+        p->sched = sched_new("by hand", 2, 2, 2, SCHED_LOOP);
+        nd_ctx_keep(m->ctx, free_sched, p->sched);
+        act(m, 0, first);
+        act(m, 1, second);
+    }
     m->state |= ND_HAS_STAGES;
     return m;
 }

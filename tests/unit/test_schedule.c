@@ -24,7 +24,7 @@ static void keep_message(void *user, nd_severity severity, const char *text)
 }
 
 /* A module with nothing but a pipeline whose boundaries carry one value. */
-static nd_module *module_of(nd_sched_kind kind, int p, int m, messages *k)
+static nd_module *module_of(sched_kind kind, int p, int m, messages *k)
 {
     nd_ctx *c = nd_ctx_new();
     *k = (messages){0};
@@ -34,7 +34,7 @@ static nd_module *module_of(nd_sched_kind kind, int p, int m, messages *k)
     mod->ctx = c;
     mod->plan.schedule = kind;
     mod->program = ND_NEW(c->arena, nd_program);
-    mod->program->nstages = p;
+    mod->program->nstages = mod->program->ndevices = p;
     mod->program->nmicro = m;
     mod->program->stage = ND_NEWN(c->arena, nd_stage, p);
     for (int s = 0; s < p; s++) {
@@ -47,7 +47,7 @@ static nd_module *module_of(nd_sched_kind kind, int p, int m, messages *k)
     return mod;
 }
 
-static nd_module *scheduled(nd_sched_kind kind, int p, int m)
+static nd_module *scheduled(sched_kind kind, int p, int m)
 {
     static messages k;
     nd_options o = {0};
@@ -68,23 +68,24 @@ static int rendezvous(const nd_program *pr)
 {
     int at[16] = {0}, clock[16] = {0}, left = 0, end = 0;
     for (int s = 0; s < pr->nstages; s++)
-        left += pr->stage[s].actions.n;
+        left += pr->sched->row[s].n;
     for (bool moved = true; moved;) {
         moved = false;
         for (int s = 0; s < pr->nstages; s++) {
-            const nd_stage *me = &pr->stage[s];
-            if (at[s] == me->actions.n)
+            const sched_row *me = &pr->sched->row[s];
+            if (at[s] == me->n)
                 continue;
-            nd_action a = me->actions.v[at[s]];
-            if (a.kind == ACT_F || a.kind == ACT_B) {
-                clock[s] += a.kind == ACT_F ? 1 : 2;
-            } else if (a.kind == ACT_SEND_F || a.kind == ACT_SEND_B) {
-                int to = a.kind == ACT_SEND_F ? s + 1 : s - 1;
-                const nd_stage *you = &pr->stage[to];
-                if (at[to] == you->actions.n)
+            sched_action a = me->v[at[s]];
+            if (a.op == SCHED_F || a.op == SCHED_B) {
+                clock[s] += a.op == SCHED_F ? 1 : 2;
+            } else if (a.op == SCHED_SEND_F || a.op == SCHED_SEND_B) {
+                int to = a.op == SCHED_SEND_F ? s + 1 : s - 1;
+                const sched_row *you = &pr->sched->row[to];
+                if (at[to] == you->n)
                     continue;
-                nd_action r = you->actions.v[at[to]];
-                if (r.kind != (a.kind == ACT_SEND_F ? ACT_RECV_F : ACT_RECV_B))
+                sched_action r = you->v[at[to]];
+                if (r.op != (a.op == SCHED_SEND_F ? SCHED_RECV_F
+                                                  : SCHED_RECV_B))
                     continue;
                 assert_int_equal(r.mb, a.mb);
                 int both = clock[s] > clock[to] ? clock[s] : clock[to];
@@ -110,13 +111,14 @@ static void test_table(void **state)
     static const int held[2][4] = {{8, 8, 8, 8}, {4, 3, 2, 1}};
     for (int kind = 0; kind < 2; kind++) {
         nd_module *m = scheduled(kind, 4, 8);
-        assert_int_equal(m->program->timeline, 33);
+        assert_int_equal(nd_schedule_timeline(m->program->sched), 33);
         assert_true(nd_schedule_bubble(m) > .27272 &&
                     nd_schedule_bubble(m) < .27273);
         for (int s = 0; s < 4; s++) {
-            assert_int_equal(nd_schedule_in_flight(&m->program->stage[s]),
+            assert_int_equal(nd_schedule_in_flight(&m->program->sched->row[s]),
                              held[kind][s]);
-            assert_int_equal(m->program->stage[s].slots, held[kind][s]);
+            assert_int_equal(m->program->stage[s].slots[SCHED_UNTIL_I],
+                             held[kind][s]);
         }
         release(m);
     }
@@ -130,12 +132,13 @@ static void test_all_small(void **state)
             for (int m = 1; m <= 9; m++) {
                 nd_module *mod = scheduled(kind, p, m);
                 const nd_program *pr = mod->program;
-                assert_int_equal(pr->timeline, 3 * (m + p - 1));
+                assert_int_equal(nd_schedule_timeline(pr->sched),
+                                 3 * (m + p - 1));
                 assert_int_equal(rendezvous(pr), 3 * (m + p - 1));
                 for (int s = 0; s < p; s++) {
-                    int all = kind == SCHED_GPIPE && p > 1;
+                    int all = kind == SCHED_KIND_GPIPE && p > 1;
                     int most = all || m < p - s ? m : p - s;
-                    assert_int_equal(pr->stage[s].slots, most);
+                    assert_int_equal(pr->stage[s].slots[SCHED_UNTIL_I], most);
                 }
                 release(mod);
             }
@@ -163,11 +166,11 @@ static void test_ascending(void **state)
     for (int kind = 0; kind < 2; kind++) {
         nd_module *m = scheduled(kind, 3, 7);
         for (int s = 0; s < 3; s++) {
-            int next[6] = {0};
-            const nd_stage *st = &m->program->stage[s];
-            for (int i = 0; i < st->actions.n; i++) {
-                nd_action a = st->actions.v[i];
-                assert_int_equal(a.mb, next[a.kind]++);
+            int next[SCHED_NOPS] = {0};
+            const sched_row *st = &m->program->sched->row[s];
+            for (int i = 0; i < st->n; i++) {
+                sched_action a = st->v[i];
+                assert_int_equal(a.mb, next[a.op]++);
             }
         }
         release(m);
@@ -180,34 +183,34 @@ static void test_no_crossing(void **state)
     (void)state;
     messages k;
     nd_options o = {0};
-    nd_module *m = module_of(SCHED_1F1B, 3, 4, &k);
+    nd_module *m = module_of(SCHED_KIND_1F1B, 3, 4, &k);
     m->program->stage[0].send_fwd.n = 0;
     m->program->stage[1].send_bwd.n = 0;
     m->program->stage[2].send_bwd.n = 0;    /* the pair stays, empty */
     assert_true(pass_schedule(m, &o));
-    assert_int_equal(m->program->stage[0].actions.n, 8);
-    assert_int_equal(m->program->stage[1].actions.n, 16);
-    assert_int_equal(m->program->stage[2].actions.n, 16);
+    assert_int_equal(m->program->sched->row[0].n, 8);
+    assert_int_equal(m->program->sched->row[1].n, 16);
+    assert_int_equal(m->program->sched->row[2].n, 16);
     assert_int_not_equal(rendezvous(m->program), -1);
     release(m);
 }
 
 /* ---- the checker finds what is wrong ------------------------------------- */
 
-static int find(const nd_stage *s, nd_act_kind kind, int mb)
+static int find(const sched_row *s, sched_op kind, int mb)
 {
-    for (int i = 0; i < s->actions.n; i++)
-        if (s->actions.v[i].kind == kind && s->actions.v[i].mb == mb)
+    for (int i = 0; i < s->n; i++)
+        if (s->v[i].op == kind && s->v[i].mb == mb)
             return i;
     fail_msg("no such action");
     return -1;
 }
 
-static void swap(nd_stage *s, int i, int j)
+static void swap(sched_row *s, int i, int j)
 {
-    nd_action a = s->actions.v[i];
-    s->actions.v[i] = s->actions.v[j];
-    s->actions.v[j] = a;
+    sched_action a = s->v[i];
+    s->v[i] = s->v[j];
+    s->v[j] = a;
 }
 
 static void expect(nd_module *m, const char *text)
@@ -223,38 +226,38 @@ static void expect(nd_module *m, const char *text)
 static void test_faults(void **state)
 {
     (void)state;
-    nd_module *m = scheduled(SCHED_1F1B, 3, 4);
-    nd_stage *st = &m->program->stage[1];
-    swap(st, find(st, ACT_F, 2), find(st, ACT_B, 2));
+    nd_module *m = scheduled(SCHED_KIND_1F1B, 3, 4);
+    sched_row *st = &m->program->sched->row[1];
+    swap(st, find(st, SCHED_F, 2), find(st, SCHED_B, 2));
     expect(m, "stage 1, F2: comes after the backward");
 
-    m = scheduled(SCHED_1F1B, 3, 4);
-    m->program->stage[2].actions.n--;
+    m = scheduled(SCHED_KIND_1F1B, 3, 4);
+    m->program->sched->row[2].n--;
     expect(m, "stage 2, SEND_B3: is missing");
 
-    m = scheduled(SCHED_GPIPE, 3, 4);
-    st = &m->program->stage[0];
-    st->actions.v[find(st, ACT_F, 3)].mb = 2;
+    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
+    st = &m->program->sched->row[0];
+    st->v[find(st, SCHED_F, 3)].mb = 2;
     expect(m, "stage 0, F2: occurs twice");
 
-    m = scheduled(SCHED_GPIPE, 3, 4);
-    st = &m->program->stage[0];
-    st->actions.v[find(st, ACT_F, 3)].mb = 4;
+    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
+    st = &m->program->sched->row[0];
+    st->v[find(st, SCHED_F, 3)].mb = 4;
     expect(m, "stage 0, F4: no such microbatch");
 
-    m = scheduled(SCHED_GPIPE, 3, 4);
-    st = &m->program->stage[1];
-    swap(st, find(st, ACT_RECV_F, 2), find(st, ACT_F, 2));
+    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
+    st = &m->program->sched->row[1];
+    swap(st, find(st, SCHED_RECV_F, 2), find(st, SCHED_F, 2));
     expect(m, "stage 1, RECV_F2: comes after the forward that reads it");
 
-    m = scheduled(SCHED_GPIPE, 3, 4);
-    st = &m->program->stage[2];
-    swap(st, find(st, ACT_SEND_B, 1), find(st, ACT_B, 1));
+    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
+    st = &m->program->sched->row[2];
+    swap(st, find(st, SCHED_SEND_B, 1), find(st, SCHED_B, 1));
     expect(m, "stage 2, B1: comes after its result is sent");
 
-    m = scheduled(SCHED_GPIPE, 2, 4);
-    st = &m->program->stage[0];
-    swap(st, find(st, ACT_RECV_B, 0), find(st, ACT_RECV_B, 1));
+    m = scheduled(SCHED_KIND_GPIPE, 2, 4);
+    st = &m->program->sched->row[0];
+    swap(st, find(st, SCHED_RECV_B, 0), find(st, SCHED_RECV_B, 1));
     expect(m, "stage 0, RECV_B0: comes after the backward that reads it");
 }
 
@@ -262,32 +265,31 @@ static void test_faults(void **state)
 static void test_message_faults(void **state)
 {
     (void)state;
-    nd_module *m = scheduled(SCHED_GPIPE, 2, 2);
-    nd_stage *st = &m->program->stage[0];
-    swap(st, find(st, ACT_SEND_F, 0), find(st, ACT_F, 1));
-    swap(st, find(st, ACT_SEND_F, 0), find(st, ACT_SEND_F, 1));
+    nd_module *m = scheduled(SCHED_KIND_GPIPE, 2, 2);
+    sched_row *st = &m->program->sched->row[0];
+    swap(st, find(st, SCHED_SEND_F, 0), find(st, SCHED_F, 1));
+    swap(st, find(st, SCHED_SEND_F, 0), find(st, SCHED_SEND_F, 1));
     expect(m, "stage 1, RECV_F0: another message is sent first");
 
     /* The obvious placement for 1F1B: receive just before the consumer, send
      * just after the producer. */
-    m = scheduled(SCHED_1F1B, 2, 3);
-    nd_action *order[2];
-    nd_schedule_order(m->ctx->arena, SCHED_1F1B, 2, 3, order);
+    m = scheduled(SCHED_KIND_1F1B, 2, 3);
+    sched *order = nd_schedule_order(SCHED_KIND_1F1B, 2, 3), *x;
+    x = m->program->sched;
     for (int s = 0; s < 2; s++) {
-        st = &m->program->stage[s];
-        st->actions.n = 0;
+        st = &m->program->sched->row[s];
+        st->n = 0;
         for (int i = 0; i < 6; i++) {
-            nd_action a = order[s][i], recv = a, send = a;
-            bool f = a.kind == ACT_F;
-            recv.kind = f ? ACT_RECV_F : ACT_RECV_B;
-            send.kind = f ? ACT_SEND_F : ACT_SEND_B;
+            sched_action a = order->row[s].v[i];
+            bool f = a.op == SCHED_F;
             if (f == (s == 1))
-                ND_PUSH(m->ctx->arena, &st->actions, recv);
-            ND_PUSH(m->ctx->arena, &st->actions, a);
+                sched_push(x, s, f ? SCHED_RECV_F : SCHED_RECV_B, s, a.mb);
+            sched_push(x, s, a.op, s, a.mb);
             if (f == (s == 0))
-                ND_PUSH(m->ctx->arena, &st->actions, send);
+                sched_push(x, s, f ? SCHED_SEND_F : SCHED_SEND_B, s, a.mb);
         }
     }
+    sched_free(order);
     assert_int_equal(rendezvous(m->program), -1);
     expect(m, "stage 0, SEND_F1: waits for ever");
 }
@@ -295,7 +297,7 @@ static void test_message_faults(void **state)
 static void test_draw(void **state)
 {
     (void)state;
-    nd_module *m = scheduled(SCHED_1F1B, 4, 3);
+    nd_module *m = scheduled(SCHED_KIND_1F1B, 4, 3);
     nd_buf b = {.arena = m->ctx->arena};
     nd_schedule_draw(&b, m);
     assert_string_equal(b.s,
@@ -312,7 +314,7 @@ static void test_draw(void **state)
 static void test_draw_folded(void **state)
 {
     (void)state;
-    nd_module *m = scheduled(SCHED_GPIPE, 2, 100);
+    nd_module *m = scheduled(SCHED_KIND_GPIPE, 2, 100);
     nd_buf b = {.arena = m->ctx->arena};
     nd_schedule_draw(&b, m);
     assert_non_null(strstr(b.s, "gpipe: 2 stages, 100 microbatches, "
