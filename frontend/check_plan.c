@@ -332,21 +332,35 @@ static void pipeline_conflicts(ck *c)
 
 /* ---- the rest ------------------------------------------------------------ */
 
+/* auto(8e9): bytes of a rank. */
+static void recompute_auto(ck *c, ast_expr *e)
+{
+    static const char *const names[] = {"bytes"};
+    ast_expr *slot;
+    if (!ck_cfg_args(c, "auto", e->kind == E_CALL ? e->args : NULL, names, 1,
+                     &slot))
+        return;
+    if (!slot)
+        ck_error(c, e->loc, "the memory of a rank is not known; say how many "
+                 "bytes it may use: auto(8e9)");
+    else if (ck_cfg_at_least(c, slot, 1, &c->m->plan.room))
+        c->m->plan.recompute = REMAT_AUTO;
+}
+
 static void recompute_entry(ck *c, const ast_pent *e)
 {
     static const char *const names[] = {"none", "attention", "block", "auto"};
-    static const nd_remat remat[] = {REMAT_NONE, REMAT_ATTENTION,
-                                     REMAT_BLOCK};
     if (e->exprs->n > 1) {
         ck_error(c, e->loc, "`recompute` takes one word");
         return;
     }
     for (int i = 0; i < 4; i++)
         if (!strcmp(names[i], word(e->exprs->v[0]))) {
-            if (i == 3)
-                ck_later(c, e->loc, "recompute auto");
+            c->m->plan.remat_loc = e->exprs->v[0]->loc;
+            if (i == REMAT_AUTO)
+                recompute_auto(c, e->exprs->v[0]);
             else if (ck_cfg_word(c, e->exprs->v[0]))
-                c->m->plan.recompute = remat[i];
+                c->m->plan.recompute = (nd_remat)i;
             return;
         }
     ck_near_error(c, e->exprs->v[0]->loc, "recompute",

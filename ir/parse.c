@@ -9,6 +9,7 @@
  *           | "rule" [scope | string] axis "->" cut
  *           | "pipeline" axis ["->" mesh] {"," option} | "microbatches" int
  *           | "zero" int "over" cut | "recompute" name
+ *             [number] ["again" int { "," int }]
  *           | "context" name ["zigzag"] "over" mesh
  *           | "state" name {"," name}
  *   grad    = "grad" string ":" type
@@ -381,6 +382,25 @@ static void read_context(nd_reader *r)
         ND_PUSH(r->c->arena, &r->m->plan.context, x);
 }
 
+static void read_recompute(nd_reader *r)
+{
+    enum { MOST = 1 << 10 };
+    nd_plan *p = &r->m->plan;
+    p->remat_loc = r->prev.loc;
+    p->recompute = (nd_remat)nd_rd_choice(r, nd_remat_names,
+                                          "a kind of recompute");
+    if (p->recompute == REMAT_AUTO)
+        p->room = nd_rd_num(r);
+    if (!nd_rd_take_word(r, "again"))
+        return;
+    p->again = ND_NEWN(r->c->arena, bool, MOST);
+    do {
+        int s = (int)nd_rd_int(r, 0, MOST - 1, "a stage");
+        p->again[s] = !r->failed;
+        p->nagain = s >= p->nagain ? s + 1 : p->nagain;
+    } while (!r->failed && nd_rd_take(r, ','));
+}
+
 static void read_state(nd_reader *r)
 {
     static const char *const bits[] = {"grads", "phases", "sharded", NULL};
@@ -410,8 +430,7 @@ static bool read_head(nd_reader *r)
     else if (nd_rd_take_word(r, "zero"))
         read_zero(r);
     else if (nd_rd_take_word(r, "recompute"))
-        r->m->plan.recompute =
-            (nd_remat)nd_rd_choice(r, nd_remat_names, "a kind of recompute");
+        read_recompute(r);
     else if (nd_rd_take_word(r, "context"))
         read_context(r);
     else if (nd_rd_take_word(r, "state"))

@@ -33,3 +33,8 @@ const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a)
         r = nd_rule_of(p, a);
     return r;
 }
+
+bool nd_runs_again(const nd_plan *p, int stage)
+{
+    return stage < p->nagain && p->again[stage];
+}

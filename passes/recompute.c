@@ -362,6 +362,8 @@ static nd_op *forward_of(const nd_op *bwd)
 
 bool pass_recompute(nd_module *m, const nd_options *o)
 {
+    if (m->plan.recompute == REMAT_AUTO && !nd_choose_recompute(m, o))
+        return false;
     for (int i = 0; i < m->step->ops.n; i++) {
         nd_op *bwd = m->step->ops.v[i];
         if (bwd->kind != OP_REPEAT || !bwd->reverse)

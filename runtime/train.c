@@ -38,7 +38,7 @@ static const ndrt_stage *stage_of(const ndrt_rank *r)
     return &r->program->stages[r->stage];
 }
 
-static float *loss_at(const ndrt_rank *r)
+float *ndrt_loss_at(const ndrt_rank *r)
 {
     size_t at = stage_of(r)->loss;
 
@@ -47,7 +47,7 @@ static float *loss_at(const ndrt_rank *r)
 
 static ndrt_status begin(ndrt_rank *r)
 {
-    float *loss = loss_at(r);
+    float *loss = ndrt_loss_at(r);
 
     if (loss)
         *loss = 0.0f;
@@ -57,8 +57,17 @@ static ndrt_status begin(ndrt_rank *r)
 
 static ndrt_status act(ndrt_rank *r, const ndrt_action *a)
 {
+    void (*f)(ndrt_rank *) = stage_of(r)->run[a->kind];
+
     ndrt_set_microbatch(r, a->mb);
-    return ndrt_call(r, stage_of(r)->run[a->kind]);
+    if (a->kind == NDRT_F)
+        return ndrt_micro_forward(r, f);
+    if (a->kind == NDRT_B && stage_of(r)->again) {
+        ndrt_status s = ndrt_micro_again(r, stage_of(r)->run[NDRT_F]);
+        if (s != NDRT_OK)
+            return s;
+    }
+    return ndrt_call(r, f);
 }
 
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
@@ -236,6 +245,8 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
         ndrt_count_step(r, true);
         s = one_step(r);
         ndrt_count_step(r, false);
+        if (s == NDRT_OK)
+            s = ndrt_micro_report(r);
         if (s == NDRT_OK)
             s = ndrt_evaluate(r);
         if (s == NDRT_OK && ndrt_checkpoint_due(r))
