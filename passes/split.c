@@ -13,11 +13,11 @@
  *   }
  *
  * The first half (phase BWD, action I) has what an earlier stage waits for: all
- * that a gradient which crosses to it is made from, in bodies too. A repeat over
- * several stages hands over what it carries. The rest (phase WGT, action W) may
- * run at any time after it. Nothing is computed that was not, on the same
- * operands and in the same order, so that gradients keep their bits; what W
- * needs of I is kept for it, or made again where that keeps fewer bytes
+ * that a gradient which crosses to it is made from, in bodies too. A repeat
+ * over several stages hands over what it carries. The rest (phase WGT, action
+ * W) may run at any time after it. Nothing is computed that was not, on the
+ * same operands and in the same order, so that gradients keep their bits; what
+ * W needs of I is kept for it, or made again where that keeps fewer bytes
  * (recompute.c).
  */
 #include "split.h"

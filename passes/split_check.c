@@ -1,10 +1,10 @@
 /* split_check.c - is backward still what it was, in two halves?
  *
  * Looks at the finished graph only. What is computed for an input's gradient
- * waits for no weight's: an op of the first half, in bodies too, reads nothing of
- * the second. Every accumulate is there once, and those of one parameter are met
- * in the same order, iteration by iteration: what shared a body before does so
- * now. Sums of floats depend on their order, so that is what keeps the bits.
+ * waits for no weight's: an op of the first half, in bodies too, reads nothing
+ * of the second. Every accumulate is there once, and those of one parameter are
+ * met in the same order, iteration by iteration: what shared a body before does
+ * so now. Sums of floats depend on their order, so that is what keeps the bits.
  */
 #include "split.h"
 
