@@ -430,13 +430,14 @@ typedef struct nd_plan {
                                         values and not one per microbatch */
     size_t *unspared;                /* ... the bytes without any recompute */
     bool require_even;               /* sizes that do not divide are errors */
-    nd_loc loc, pipe_loc, micro_loc, zero_loc, remat_loc;
+    nd_loc loc, pipe_loc, schedule_loc, micro_loc, zero_loc, remat_loc;
 } nd_plan;
 /* plan.c. The rule that cuts all values along an axis, or NULL: its own; and,
  * if it has none, that of what it follows. */
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a);
 const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a);
-/* "1f1b", "interleaved(2)" */
+/* "1f1b", "interleaved(2)", "auto(2)", "file("x.csv", 2)": the number where it
+ * is not the schedule's own. */
 const char *nd_schedule_name(nd_arena *a, const nd_plan *p);
 /* Does the stage run forward again, before backward? */
 bool nd_runs_again(const nd_plan *p, int stage);

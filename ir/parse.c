@@ -319,15 +319,28 @@ static void read_stages(nd_reader *r)
     p->nstages_given = v.n;
 }
 
-/* 1f1b, interleaved(2) */
+static int read_per_device(nd_reader *r)
+{
+    return (int)nd_rd_int(r, 1, 1 << 10, "stages per device");
+}
+
+/* 1f1b, interleaved(2), file("x.csv") */
 static void read_schedule(nd_reader *r)
 {
     nd_plan *p = &r->m->plan;
     const char *name = nd_rd_name(r, "a schedule");
-    nd_loc at = r->prev.loc;
-    if (nd_rd_take(r, '(')) {
-        name = nd_fmt(r->c->arena, "%s(%d)", name,
-                      (int)nd_rd_int(r, 1, 1 << 10, "stages per device"));
+    nd_loc at = p->schedule_loc = r->prev.loc;
+    bool args = nd_rd_take(r, '(');
+    if (args && strcmp(name, "file") == 0) {
+        p->schedule = SCHED_KIND_FILE;
+        p->schedule_file = nd_rd_string(r);
+        if (nd_rd_take(r, ','))
+            p->per_device = read_per_device(r);
+        nd_rd_expect(r, ')', "`)`");
+        return;
+    }
+    if (args) {
+        name = nd_fmt(r->c->arena, "%s(%d)", name, read_per_device(r));
         nd_rd_expect(r, ')', "`)`");
     }
     if (!r->failed && !sched_parse_name(name, &p->schedule, &p->per_device))

@@ -412,6 +412,20 @@ static void put_recompute(nd_buf *b, const nd_plan *p)
                 t.n ? t.s : "");
 }
 
+/* A file's name may have to be written with escapes. */
+static void put_schedule(nd_buf *b, const nd_plan *p)
+{
+    if (p->schedule != SCHED_KIND_FILE) {
+        nd_put(b, nd_schedule_name(b->arena, p));
+        return;
+    }
+    nd_put(b, "file(");
+    put_string(b, p->schedule_file);
+    if (p->per_device)
+        nd_putf(b, ", %d", p->per_device);
+    nd_put(b, ")");
+}
+
 static void put_plan(nd_buf *b, const nd_module *m)
 {
     const nd_plan *p = &m->plan;
@@ -421,7 +435,8 @@ static void put_plan(nd_buf *b, const nd_module *m)
             nd_putf(b, "%s%s", i ? " + " : "pipeline ", p->piped.v[i]->name);
         if (m->mesh.pipe >= 0)
             nd_putf(b, " -> %s", m->mesh.name[m->mesh.pipe]);
-        nd_putf(b, ", schedule = %s", nd_schedule_name(b->arena, p));
+        nd_put(b, ", schedule = ");
+        put_schedule(b, p);
         nd_putf(b, ", microbatches = %d", p->microbatches);
         for (int i = 0; i < p->nstages_given; i++)
             nd_putf(b, "%s%d", i ? ", " : ", stages = [", p->stages_given[i]);
