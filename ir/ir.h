@@ -428,6 +428,10 @@ const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a);
 const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a);
 /* "1f1b", "interleaved(2)" */
 const char *nd_schedule_name(nd_arena *a, const nd_plan *p);
+/* What is wrong with the schedule `what`, with the table around it as notes,
+ * unless s is NULL. Always false. */
+bool nd_schedule_error(nd_ctx *c, nd_loc at, const char *what, const sched *s,
+                       const sched_error *e);
 
 /* ---- the pipelined program: what each stage runs, in which order --------- */
 
