@@ -252,11 +252,7 @@ static void declare_first(cg_fn *f, const carry *c, nd_op *op, int i, int64_t n)
 
 void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi)
 {
-    bool piped = stage >= 0 && g->m->program->nstages > 1 &&
-                 repeat->axes[0] == g->m->plan.pipe_axis;
-    const nd_stage *st = piped ? &g->m->program->stage[stage] : NULL;
-    *lo = piped ? st->lo : 0;
-    *hi = piped ? st->hi : repeat->axes[0]->size;
+    nd_stage_range(g->m, stage, repeat->axes[0], lo, hi);
 }
 
 static void call_repeat(cg_fn *f, nd_kernel *k, int stage)

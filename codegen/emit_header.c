@@ -53,12 +53,23 @@ static void put_attention(cg *g, nd_buf *b)
                 p->chosen.v[i].text);
 }
 
+const char *const cg_remat_names[] = {[REMAT_NONE] = "none",
+                                      [REMAT_ATTENTION] = "attention",
+                                      [REMAT_BLOCK] = "block"};
+
 static void put_recompute(cg *g, nd_buf *b)
 {
-    nd_remat r = g->m->plan.recompute;
-    if (r != REMAT_NONE)
-        nd_putf(b, " *   recompute     %s\n",
-                r == REMAT_BLOCK ? "block" : "attention");
+    const nd_plan *p = &g->m->plan;
+    const char *sep = "; forward again on stages ";
+    nd_buf t = {.arena = g->a};
+    for (int s = 0; s < p->nagain; s++)
+        if (p->again[s]) {
+            nd_putf(&t, "%s%d", sep, s);
+            sep = ", ";
+        }
+    if (p->recompute != REMAT_NONE || t.n)
+        nd_putf(b, " *   recompute     %s%s\n", cg_remat_names[p->recompute],
+                t.n ? t.s : "");
 }
 
 static void put_stages(cg *g, nd_buf *b)
@@ -67,12 +78,17 @@ static void put_stages(cg *g, nd_buf *b)
     nd_putf(b, " *   microbatches  %d\n", p->nmicro);
     if (p->nstages < 2)
         return;
-    nd_putf(b, " *   pipeline      %s -> %s, %s, stages",
-            g->m->plan.pipe_axis ? g->m->plan.pipe_axis->name : "?",
-            g->m->mesh.name[g->m->mesh.pipe],
+    nd_put(b, " *   pipeline      ");
+    for (int i = 0; i < g->m->plan.piped.n; i++)
+        nd_putf(b, "%s%s", i ? ", " : "", g->m->plan.piped.v[i]->name);
+    nd_putf(b, " -> %s, %s, stages", g->m->mesh.name[g->m->mesh.pipe],
             nd_schedule_name(g->a, &g->m->plan));
-    for (int s = 0; s < p->nstages; s++)
-        nd_putf(b, "%s %d", s ? "," : "", p->stage[s].hi - p->stage[s].lo);
+    for (int s = 0; s < p->nstages; s++) {
+        int n = 0;
+        for (int i = 0; i < g->m->plan.piped.n; i++)
+            n += p->stage[s].iters[i].hi - p->stage[s].iters[i].lo;
+        nd_putf(b, "%s %d", s ? "," : "", n);
+    }
     nd_put(b, "\n");
 }
 

@@ -12,16 +12,27 @@ static const char *bool_of(bool x)
 
 /* ---- mesh, extents, parameters ------------------------------------------ */
 
+/* Where the stages' iterations of an axis begin. */
+static const char *bounds_name(cg *g, const nd_ext *e)
+{
+    return g->m->plan.piped.n == 1 ? "stage_bounds"
+           : nd_fmt(g->a, "stage_bounds_%s", cg_word(g->a, e->axis->name));
+}
+
 static void emit_extents(cg *g, nd_buf *b)
 {
     const nd_program *p = g->m->program;
     for (int i = 0; i < g->c->exts.n; i++) {
         if (!g->ext_used[i] || !g->c->exts.v[i].piped)
             continue;
-        nd_put(b, "static const int64_t stage_bounds[] = {");
-        for (int s = 0; s < p->nstages; s++)
-            nd_putf(b, "%d, ", p->stage[s].lo);
-        nd_putf(b, "%d};\n\n", p->stage[p->nstages - 1].hi);
+        int64_t lo, hi = 0;
+        nd_putf(b, "static const int64_t %s[] = {",
+                bounds_name(g, &g->c->exts.v[i]));
+        for (int s = 0; s < p->nstages; s++) {
+            nd_stage_range(g->m, s, g->c->exts.v[i].axis, &lo, &hi);
+            nd_putf(b, "%lld, ", (long long)lo);
+        }
+        nd_putf(b, "%lld};\n\n", (long long)hi);
     }
     nd_put(b, "static const ndrt_extent extents[] = {\n");
     for (int i = 0; i < g->c->exts.n; i++) {
@@ -47,7 +58,7 @@ static void emit_extents(cg *g, nd_buf *b)
                 nd_putf(b, "%s%d", j ? ", " : "", e->cut.m[j]);
         if (!e->cut.n && !e->piped)
             nd_put(b, "0");
-        nd_putf(b, "}, %s},\n", e->piped ? "stage_bounds" : "NULL");
+        nd_putf(b, "}, %s},\n", e->piped ? bounds_name(g, e) : "NULL");
     }
     nd_put(b, "};\n\n");
 }
@@ -268,6 +279,8 @@ static void stage_row(cg *g, nd_buf *b, int s)
                 mem->scratch, mem->scratch_bytes);
     if (g->c->stage[s].pre.v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
+    if (nd_runs_again(&g->m->plan, s))
+        nd_put(b, "        .again = true,\n");
     nd_put(b, "        .run = {\n");
     nd_putf(b, "            [NDRT_F] = %sforward,\n", pre);
     nd_putf(b, "            [NDRT_B] = %sbackward,\n", pre);

@@ -102,7 +102,8 @@ ev_piece *ev_alloc(ev_stage *s, nd_arena *a, const nd_type *t)
 {
     ev_piece *p = ND_NEWN(a, ev_piece, s->nranks);
     for (int r = 0; r < s->nranks; r++)
-        p[r] = ev_piece_at(s->w->m, a, t, s->coord[r], s->plan);
+        p[r] = ev_piece_at(s->w->m, a, t, s->coord[r],
+                           s->plan ? s->index : -1);
     return p;
 }
 

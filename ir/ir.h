@@ -385,7 +385,8 @@ typedef struct nd_rule {             /* shard axis -> mesh axes */
     nd_loc loc;
 } nd_rule;
 
-typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK } nd_remat;
+typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK,
+               REMAT_AUTO } nd_remat;
 
 /* How attention over keys that a mesh axis cuts finds them. */
 typedef enum {
@@ -409,29 +410,41 @@ typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
     ND_VEC(nd_context) context;      /* one per mesh axis at most */
     ND_VEC(nd_chosen) chosen;        /* what pass `context` made of it */
-    nd_axis *pipe_axis;              /* the repeat cut in stages, or NULL */
+    ND_VEC(nd_axis *) piped;         /* whose repeats are cut in stages */
     sched_kind schedule;
     int per_device;                  /* stages; 0: as the schedule says */
     const char *schedule_file;       /* SCHED_KIND_FILE */
     int microbatches;                /* >= 1 */
     int nstages_given;               /* 0: auto */
-    int *stages_given;               /* iterations per stage */
+    int *stages_given;               /* iterations per stage, of all repeats
+                                        that are cut together */
     int zero;                        /* 0..3 */
     uint32_t zero_mesh;
     nd_remat recompute;
+    double memory;                   /* bytes of a device; 0: no limit */
+    double room;                     /* recompute auto: bytes of a rank; 0: not
+                                        said */
+    int nagain;                      /* stages that auto has chosen for ... */
+    bool *again;                     /* ... by stage: forward runs once more,
+                                        before backward, which finds one set of
+                                        values and not one per microbatch */
+    size_t *unspared;                /* ... the bytes without any recompute */
     bool require_even;               /* sizes that do not divide are errors */
-    nd_loc loc, pipe_loc, micro_loc, zero_loc;
+    nd_loc loc, pipe_loc, schedule_loc, micro_loc, zero_loc, remat_loc;
 } nd_plan;
 /* plan.c. The rule that cuts all values along an axis, or NULL: its own; and,
  * if it has none, that of what it follows. */
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a);
 const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a);
-/* "1f1b", "interleaved(2)" */
+/* "1f1b", "interleaved(2)", "auto(2)", "file("x.csv", 2)": the number where it
+ * is not the schedule's own. */
 const char *nd_schedule_name(nd_arena *a, const nd_plan *p);
 /* What is wrong with the schedule `what`, with the table around it as notes,
  * unless s is NULL. Always false. */
 bool nd_schedule_error(nd_ctx *c, nd_loc at, const char *what, const sched *s,
                        const sched_error *e);
+/* Does the stage run forward again, before backward? */
+bool nd_runs_again(const nd_plan *p, int stage);
 
 /* ---- the pipelined program: what each stage runs, in which order --------- */
 
@@ -442,8 +455,13 @@ typedef struct nd_cross {
     nd_value *from, *to;
 } nd_cross;
 
+/* lo .. hi-1 of the repeats over one axis; none where lo == hi. */
+typedef struct nd_iters {
+    int lo, hi;
+} nd_iters;
+
 typedef struct nd_stage {
-    int lo, hi;                      /* iterations of the pipelined repeats */
+    nd_iters *iters;                 /* by axis of plan.piped */
     int device;                      /* along the pipeline's mesh axis */
     ND_VEC(nd_op *) pre, fwd, bwd;   /* ops of module->step, in order */
     ND_VEC(nd_op *) wgt;             /* W; none: bwd is I and W at once */
@@ -661,6 +679,11 @@ void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);
 
+/* ---- copy.c -------------------------------------------------------------- */
+
+/* A module that can be changed while this one stays. They share a context. */
+nd_module *nd_module_copy(const nd_module *m);
+
 /* ---- turns.c ------------------------------------------------------------- */
 
 /* Notes with what the repeat carries how far its body shifts it. */
@@ -775,6 +798,14 @@ void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
 
 /* The stage that a rank runs; 0 without a pipeline. */
 int nd_stage_of(const nd_module *m, int rank);
+/* Is `a` one of the axes whose repeats are cut in stages? */
+bool nd_is_piped(const nd_module *m, const nd_axis *a);
+/* The iterations lo .. hi-1 of `a` that a stage runs and has. False: all of
+ * them, whatever the stage (-1: not one of a program). */
+bool nd_stage_range(const nd_module *m, int stage, const nd_axis *a,
+                    int64_t *lo, int64_t *hi);
+/* The most iterations of `a` that a stage has. */
+int64_t nd_range_max(const nd_module *m, const nd_axis *a);
 /* The piece of `t` at a rank of the mesh, zeros; a stage has its iterations of
  * the pipelined axis. */
 nd_piece nd_piece_new(const nd_module *m, nd_arena *a, const nd_type *t,

@@ -6,19 +6,52 @@
  */
 #include "priv.h"
 
-/* A stage holds its own iterations of the pipelined axis. */
+static int piped_index(const nd_module *m, const nd_axis *a)
+{
+    int i = m->plan.piped.n - 1;
+    while (i >= 0 && m->plan.piped.v[i] != a)
+        i--;
+    return i;
+}
+
+bool nd_is_piped(const nd_module *m, const nd_axis *a)
+{
+    return piped_index(m, a) >= 0;
+}
+
+bool nd_stage_range(const nd_module *m, int stage, const nd_axis *a,
+                    int64_t *lo, int64_t *hi)
+{
+    int i = m->program && stage >= 0 ? piped_index(m, a) : -1;
+    *lo = i < 0 ? 0 : m->program->stage[stage].iters[i].lo;
+    *hi = i < 0 ? a->size : m->program->stage[stage].iters[i].hi;
+    return i >= 0;
+}
+
+int64_t nd_range_max(const nd_module *m, const nd_axis *a)
+{
+    int64_t most = 0;
+    for (int s = 0; s < m->program->nstages; s++) {
+        int64_t lo, hi;
+        nd_stage_range(m, s, a, &lo, &hi);
+        most = hi - lo > most ? hi - lo : most;
+    }
+    return most;
+}
+
+/* A stage holds its own iterations of the pipelined axes. */
 nd_piece ev_piece_at(const nd_module *m, nd_arena *a, const nd_type *t,
-                     const int *coord, const nd_stage *stage)
+                     const int *coord, int stage)
 {
     nd_piece p = {.count = 1};
     for (int i = 0; i < t->rank; i++) {
-        if (stage && t->axis[i] == m->plan.pipe_axis && !t->cut[i].n) {
-            p.off[i] = stage->lo;
-            p.n[i] = stage->hi - stage->lo;
-        } else {
+        int64_t hi;
+        if (!t->cut[i].n &&
+            nd_stage_range(m, stage, t->axis[i], &p.off[i], &hi))
+            p.n[i] = hi - p.off[i];
+        else
             nd_extent(&m->mesh, t->axis[i]->size, t->cut[i], coord, &p.off[i],
                       &p.n[i]);
-        }
         p.count *= p.n[i];
     }
     p.v = ND_NEWN(a, double, p.count + 1);
@@ -39,9 +72,7 @@ nd_piece nd_piece_new(const nd_module *m, nd_arena *a, const nd_type *t,
 {
     int coord[ND_MAX_MESH] = {0};
     nd_mesh_coords(&m->mesh, rank, coord);
-    return ev_piece_at(m, a, t, coord,
-                       m->program ? &m->program->stage[nd_stage_of(m, rank)]
-                                  : NULL);
+    return ev_piece_at(m, a, t, coord, nd_stage_of(m, rank));
 }
 
 void nd_piece_fill(nd_piece *p, const nd_tensor *whole)

@@ -34,7 +34,8 @@ const char *const nd_init_names[] = {
     [INIT_UNIFORM] = "uniform", [INIT_XAVIER] = "xavier",
     [INIT_KAIMING] = "kaiming", NULL,
 };
-const char *const nd_remat_names[] = {"none", "attention", "block", NULL};
+const char *const nd_remat_names[] = {"none", "attention", "block",
+                                      "auto", NULL};
 const char *const nd_context_names[] = {
     [CONTEXT_AUTO] = "auto",       [CONTEXT_RING] = "ring",
     [CONTEXT_ALL_TO_ALL] = "all_to_all",
@@ -394,19 +395,55 @@ static void put_rules(nd_buf *b, const nd_module *m)
     }
 }
 
+/* A file's name may have to be written with escapes. */
+static void put_schedule(nd_buf *b, const nd_plan *p)
+{
+    if (p->schedule != SCHED_KIND_FILE) {
+        nd_put(b, nd_schedule_name(b->arena, p));
+        return;
+    }
+    nd_put(b, "file(");
+    put_string(b, p->schedule_file);
+    if (p->per_device)
+        nd_putf(b, ", %d", p->per_device);
+    nd_put(b, ")");
+}
+
+/* recompute auto 300000      recompute none again 0, 1 */
+static void put_recompute(nd_buf *b, const nd_plan *p)
+{
+    const char *sep = " again ";
+    nd_buf t = {.arena = b->arena};
+    if (p->recompute == REMAT_AUTO && p->room > 0)
+        nd_putf(&t, " %.17g", p->room);
+    for (int i = 0; i < p->nagain; i++)
+        if (p->again[i]) {
+            nd_putf(&t, "%s%d", sep, i);
+            sep = ", ";
+        }
+    if (p->recompute || t.n)
+        nd_putf(b, "recompute %s%s\n", nd_remat_names[p->recompute],
+                t.n ? t.s : "");
+}
+
 static void put_plan(nd_buf *b, const nd_module *m)
 {
     const nd_plan *p = &m->plan;
     put_rules(b, m);
-    if (p->pipe_axis) {
-        nd_putf(b, "pipeline %s", p->pipe_axis->name);
+    if (p->piped.n) {
+        for (int i = 0; i < p->piped.n; i++)
+            nd_putf(b, "%s%s", i ? " + " : "pipeline ", p->piped.v[i]->name);
         if (m->mesh.pipe >= 0)
             nd_putf(b, " -> %s", m->mesh.name[m->mesh.pipe]);
-        nd_putf(b, ", schedule = %s", nd_schedule_name(b->arena, p));
+        nd_put(b, ", schedule = ");
+        put_schedule(b, p);
         nd_putf(b, ", microbatches = %d", p->microbatches);
         for (int i = 0; i < p->nstages_given; i++)
             nd_putf(b, "%s%d", i ? ", " : ", stages = [", p->stages_given[i]);
-        nd_put(b, p->nstages_given ? "]\n" : "\n");
+        nd_put(b, p->nstages_given ? "]" : "");
+        if (p->memory > 0)
+            nd_putf(b, ", memory = %.17g", p->memory);
+        nd_put(b, "\n");
     } else if (p->microbatches > 1) {
         nd_putf(b, "microbatches %d\n", p->microbatches);
     }
@@ -420,8 +457,7 @@ static void put_plan(nd_buf *b, const nd_module *m)
         nd_putf(b, "context %s%s over %s\n", nd_context_names[x->form],
                 x->zigzag ? " zigzag" : "", m->mesh.name[x->mesh]);
     }
-    if (p->recompute)
-        nd_putf(b, "recompute %s\n", nd_remat_names[p->recompute]);
+    put_recompute(b, p);
 }
 
 static void put_header(nd_buf *b, const nd_module *m)
@@ -477,11 +513,15 @@ static void put_crossings(nd_buf *b, const char *what, const nd_cross *c, int n)
 
 /* Comments: the stages follow from the graph and the plan, so a reader makes
  * them again. */
-static void put_stage(nd_buf *b, const nd_program *p, int s)
+static void put_stage(nd_buf *b, const nd_module *m, int s)
 {
-    const nd_stage *t = &p->stage[s];
-    nd_putf(b, "# stage %d: iterations %d .. %d, %d slots\n", s, t->lo, t->hi,
-            t->slots[SCHED_UNTIL_I]);
+    const nd_stage *t = &m->program->stage[s];
+    nd_putf(b, "# stage %d: ", s);
+    for (int i = 0; i < m->plan.piped.n; i++)
+        nd_putf(b, "%s %d .. %d, ",
+                m->plan.piped.n > 1 ? m->plan.piped.v[i]->name : "iterations",
+                t->iters[i].lo, t->iters[i].hi);
+    nd_putf(b, "%d slots\n", t->slots[SCHED_UNTIL_I]);
     put_ops(b, "pre", t->pre.v, t->pre.n);
     put_ops(b, "fwd", t->fwd.v, t->fwd.n);
     put_ops(b, "bwd", t->bwd.v, t->bwd.n);
@@ -526,7 +566,7 @@ void nd_print(nd_buf *b, nd_module *m)
         nd_put(b, "\n");
     }
     for (int i = 0; m->program && i < m->program->nstages; i++)
-        put_stage(b, m->program, i);
+        put_stage(b, m, i);
     if (m->program)
         put_rows(b, m->program->sched);
 }

@@ -120,9 +120,8 @@ static void walk(lister *l, const char *when, const nd_kernels *list,
         const nd_kernel *k = list->v.v[i];
         const nd_op *op = k->nodes.v[0].op;
         if (k->kind == K_REPEAT) {
-            bool piped = !list->block && op->axes[0] == l->at.piped;
-            walk(l, when, k->body, times * (piped ? l->at.iterations
-                                                  : op->axes[0]->size), micro);
+            walk(l, when, k->body,
+                 times * nd_spot_iterations(&l->at, op->axes[0]), micro);
         } else if (k->kind == K_COMM && times) {
             push_op(l, when, k, times, micro);
         }
@@ -266,6 +265,8 @@ void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
     if (after)
         walk_messages(&l, "backward", COMM_RECV, after->send_bwd.v,
                       after->send_bwd.n, l.stage + 1);
+    if (nd_runs_again(&m->plan, l.stage))
+        walk(&l, "again", &code->fwd, 1, p->nmicro);
     walk(&l, "backward", &code->bwd, 1, p->nmicro);
     walk_messages(&l, "backward", COMM_SEND, st->send_bwd.v, st->send_bwd.n,
                   l.stage - 1);

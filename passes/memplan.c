@@ -328,10 +328,9 @@ static size_t state_floats(const nd_code *c, const nd_bucket *b)
     return n;
 }
 
-/* Arrays of optimizer state. */
-static int states_of(const nd_train *t, const nd_bucket *b)
+int nd_states_of(const nd_train *t, bool frozen, bool muon)
 {
-    if (b->frozen)
+    if (frozen)
         return 0;
     switch (t->opt) {
     case OPT_SGD:
@@ -343,7 +342,7 @@ static int states_of(const nd_train *t, const nd_bucket *b)
     case OPT_MUON:
         break;
     }
-    return b->muon ? 1 : 2;
+    return muon ? 1 : 2;
 }
 
 /* Room for muon to gather and orthogonalise one matrix of the largest
@@ -395,7 +394,8 @@ static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
         nd_bucket_place *p = &mem->buckets.v[i];
         const nd_bucket *b = &c->mem.buckets.v[p->bucket];
         size_t bytes = state_floats(c, b) * 4;
-        for (int k = 0; k < states_of(&c->m->train, b); k++) {
+        int n = nd_states_of(&c->m->train, b->frozen, b->muon);
+        for (int k = 0; k < n; k++) {
             *(k ? &p->state2 : &p->state1) = at;
             mem->state_bytes += bytes;
             at += up64(bytes);
@@ -420,6 +420,7 @@ static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
                             const uint8_t *lists, bool *skip, size_t at)
 {
     size_t slots = (size_t)c->m->program->stage[s].slots[SCHED_UNTIL_I];
+    bool again = nd_runs_again(&c->m->plan, s);
     slots = slots ? slots : 1;
     for (int pass = 0; pass < 3; pass++)
         for (int i = 0; i < c->nvalues; i++) {
@@ -433,9 +434,12 @@ static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
             if (pass == 1 && !(in & 1 && (in & 6 || lists[i] & CROSSES)))
                 continue;            /* a temporary */
             size_t bytes = nd_bytes_max(c, v);
-            size_t copies = pass == 2 ? slots : 1;
-            add_place(c, mem, v, at, pass == 2 ? bytes : 0);
+            bool crosses = lists[i] & CROSSES;
+            size_t copies = pass == 2 && (crosses || !again) ? slots : 1;
+            add_place(c, mem, v, at, copies > 1 ? bytes : 0);
             *part_of(mem, v) += bytes * copies;
+            if (!crosses)
+                mem->spare_bytes += bytes * (copies - 1);
             at += bytes * copies;
             skip[i] = true;
         }

@@ -21,6 +21,8 @@ typedef struct nd_options {
 bool nd_run_passes(nd_module *m, const nd_options *o);
 /* Runs up to and including the pass `last` (NULL: all). */
 bool nd_run_until(nd_module *m, const nd_options *o, const char *last);
+/* From the pass `first` on, which is one of the table. */
+bool nd_run_from(nd_module *m, const nd_options *o, const char *first);
 void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
@@ -49,6 +51,12 @@ bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
 /* The mesh axes that share a parameter's state, each a flat part of it, as far
  * as its gradient is summed over them. */
 uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
+
+/* ---- remat_auto.c ------------------------------------------------------- */
+
+/* Makes of `recompute auto` one of the others, and says which stages run their
+ * forward pass again. False after reporting that nothing fits. */
+bool nd_choose_recompute(nd_module *m, const nd_options *o);
 
 /* ---- mincut.c ----------------------------------------------------------- */
 
@@ -112,6 +120,8 @@ typedef struct nd_cluster {
     int near;
     double near_bandwidth, near_latency;     /* bytes per second, seconds */
     double far_bandwidth, far_latency;
+    double flops, narrow_flops;      /* per second: f32, products of 16 bits */
+    double memory_bandwidth;
 } nd_cluster;
 extern const nd_cluster nd_default_cluster;
 /* Seconds that one call of `members` ranks along `mesh` takes, each of which
@@ -119,16 +129,24 @@ extern const nd_cluster nd_default_cluster;
 double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
                        uint32_t mesh, int members, double bytes);
 
+/* Bytes of a value on the rank that has most of it. */
+double nd_local_bytes(const nd_type *t, const nd_mesh *mesh);
+/* Seconds of one run of an op there, collectives included; of a repeat, of all
+ * its iterations. */
+double nd_op_seconds(const nd_module *m, const nd_cluster *c, const nd_op *op);
+
 /* ---- comm_bytes.c: what one rank sends ----------------------------------- */
 
 /* A rank at a microbatch: coord[micro]. */
 typedef struct nd_spot {
+    const nd_module *m;
     const nd_mesh *mesh;
     int coord[ND_MAX_MESH];
-    const nd_axis *piped;            /* whose iterations it has, or NULL */
-    int64_t iterations;
+    int stage;
 } nd_spot;
 nd_spot nd_spot_of(const nd_module *m, int rank);
+/* How many indices of an axis that no mesh axis cuts the rank's stage has. */
+int64_t nd_spot_iterations(const nd_spot *s, const nd_axis *a);
 int64_t nd_spot_numel(const nd_spot *s, const nd_type *t);
 int nd_group_size(const nd_mesh *m, uint32_t mesh);
 
@@ -318,6 +336,8 @@ typedef struct nd_stage_mem {
     /* parts of it, for the report */
     size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
         temp_bytes;
+    size_t spare_bytes;              /* of saved: what would not be, did the
+                                        stage run forward again */
     size_t loss;                     /* the float, or (size_t)-1 */
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */
@@ -438,6 +458,8 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 bool nd_overlap_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+/* Arrays of optimizer state that a parameter has. */
+int nd_states_of(const nd_train *t, bool frozen, bool muon);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 
 /* ---- buckets.c, buckets_check.c ------------------------------------------ */

@@ -182,9 +182,10 @@ static made range(subject *s, int site)
     int k = site / 4, by = site % 2 ? 1 : -1;
     if (k >= p->nstages)
         return NO_SITE;
-    if (!s->m->plan.pipe_axis)
+    if (!s->m->plan.piped.n)
         return NO_SENSE;
-    int *at = site % 4 < 2 ? &p->stage[k].lo : &p->stage[k].hi;
+    nd_iters *it = p->stage[k].iters;
+    int *at = site % 4 < 2 ? &it->lo : &it->hi;
     tell(s, "stage %d: %s %+d", k, site % 4 < 2 ? "lo" : "hi", by);
     *at += by;
     return MADE;
