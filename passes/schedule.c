@@ -16,7 +16,7 @@
 
 static bool tell(nd_module *m, const sched *s, const sched_error *e)
 {
-    return nd_schedule_error(m->ctx, m->plan.pipe_loc, "schedule", s, e);
+    return nd_schedule_error(m->ctx, m->plan.schedule_loc, "schedule", s, e);
 }
 
 /* ---- the plan's schedule ------------------------------------------------- */
@@ -26,7 +26,7 @@ static const char *path_of(const nd_module *m)
 {
     const nd_ctx *c = m->ctx;
     const char *path = m->plan.schedule_file;
-    int file = m->plan.pipe_loc.file;
+    int file = m->plan.schedule_loc.file;
     if (*path == '/' || file < 1 || file > c->files.n)
         return path;
     const char *from = c->files.v[file - 1].name;
