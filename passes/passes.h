@@ -89,12 +89,21 @@ bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
-/* The computations of p devices with a stage each, for m microbatches. GPipe:
- * Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-Flush. */
-sched *nd_schedule_order(sched_kind k, int p, int m);
-/* Draws the timeline: a row per stage, a column per slot. */
-void nd_schedule_draw(nd_buf *b, const nd_module *m);
-/* Idle slots over all slots of all stages, between 0 and 1. */
+/* The plan's schedule, made or read: computations alone, or from a file as they
+ * are there. It belongs to the context. NULL after an error. */
+sched *nd_schedule_new(nd_module *m, int devices);
+/* Proves that every microbatch is computed once on every stage, in order, and
+ * that no devices wait for each other in a circle. */
+bool nd_schedule_check(nd_module *m);
+/* Proves that the slots hold what the microbatches keep. */
+bool nd_slots_check(nd_module *m);
+typedef enum {
+    ND_SCHEDULE_DRAWN,               /* for a terminal */
+    ND_SCHEDULE_CSV, ND_SCHEDULE_COMMS,      /* computations; messages too */
+    ND_SCHEDULE_SVG, ND_SCHEDULE_JSON
+} nd_schedule_form;
+void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form);
+/* Idle time over all time of all devices, between 0 and 1. */
 double nd_schedule_bubble(const nd_module *m);
 
 /* ---- cost.c ------------------------------------------------------------- */
