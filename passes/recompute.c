@@ -12,6 +12,9 @@
  * larger than both (scores); `recompute block` everything but what a repeat
  * carries. The same ops on the same operands give the same bits, dropout
  * included: its numbers depend on indices alone.
+ *
+ * The same choice is made for gradients of weights that wait (split.c): what of
+ * the gradients of inputs is kept for them. Their products are not made again.
  */
 #include "recompute.h"
 
