@@ -279,6 +279,8 @@ static void stage_row(cg *g, nd_buf *b, int s)
                 mem->scratch, mem->scratch_bytes);
     if (g->c->stage[s].pre.v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
+    if (nd_runs_again(&g->m->plan, s))
+        nd_put(b, "        .again = true,\n");
     nd_put(b, "        .run = {\n");
     nd_putf(b, "            [NDRT_F] = %sforward,\n", pre);
     nd_putf(b, "            [NDRT_B] = %sbackward,\n", pre);

@@ -131,6 +131,40 @@ static void report_plan(report *r)
         nd_putf(r->b, "  zero          %d over %s\n", r->m->plan.zero,
                 cg_mesh_text(r->m, r->m->plan.zero_mesh));
     report_scopes(r);
+    if (r->m->plan.recompute != REMAT_NONE)
+        nd_putf(r->b, "  recompute     %s\n",
+                cg_remat_names[r->m->plan.recompute]);
+}
+
+/* Ranks of a stage are alike; stages are not, and the fullest one decides. */
+static void report_fullest(report *r)
+{
+    const nd_program *p = r->m->program;
+    const nd_stage_mem *mem = r->c->mem.stage;
+    int s = 0;
+    for (int i = 1; i < p->nstages; i++)
+        if (mem[i].arena_bytes > mem[s].arena_bytes)
+            s = i;
+    if (p->nstages > 1)
+        nd_putf(r->b, "  memory        at most %s (%s bytes) per rank: stage "
+                "%d\n", size_text(r->a, (double)mem[s].arena_bytes),
+                cg_commas(r->a, (int64_t)mem[s].arena_bytes), s);
+}
+
+/* What `recompute auto` made of each stage. */
+static void report_remat(report *r)
+{
+    const nd_plan *p = &r->m->plan;
+    if (!p->unspared)
+        return;
+    nd_putf(r->b, "\nrecompute auto, at most %s bytes per rank: %s\n",
+            cg_commas(r->a, (int64_t)p->room), cg_remat_names[p->recompute]);
+    for (int s = 0; s < p->nagain; s++)
+        nd_putf(r->b, "  stage %d  %s, %s bytes; without recompute %s\n", s,
+                p->again[s] ? "runs forward again before backward"
+                            : "keeps what backward reads",
+                cg_commas(r->a, (int64_t)r->c->mem.stage[s].arena_bytes),
+                cg_commas(r->a, (int64_t)p->unspared[s]));
 }
 
 /* How attention finds keys on other ranks, pass `context`. */
@@ -299,6 +333,8 @@ void cg_report_plan(nd_module *m, nd_buf *out)
 {
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
+    report_fullest(&r);
+    report_remat(&r);
     report_context(&r);
     for (int s = 0; s < m->program->nstages; s++)
         report_stage(&r, s);

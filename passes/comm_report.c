@@ -265,6 +265,8 @@ void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
     if (after)
         walk_messages(&l, "backward", COMM_RECV, after->send_bwd.v,
                       after->send_bwd.n, l.stage + 1);
+    if (nd_runs_again(&m->plan, l.stage))
+        walk(&l, "again", &code->fwd, 1, p->nmicro);
     walk(&l, "backward", &code->bwd, 1, p->nmicro);
     walk_messages(&l, "backward", COMM_SEND, st->send_bwd.v, st->send_bwd.n,
                   l.stage - 1);

@@ -420,6 +420,7 @@ static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
                             const uint8_t *lists, bool *skip, size_t at)
 {
     size_t slots = (size_t)c->m->program->stage[s].slots[SCHED_UNTIL_I];
+    bool again = nd_runs_again(&c->m->plan, s);
     slots = slots ? slots : 1;
     for (int pass = 0; pass < 3; pass++)
         for (int i = 0; i < c->nvalues; i++) {
@@ -433,9 +434,12 @@ static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
             if (pass == 1 && !(in & 1 && (in & 6 || lists[i] & CROSSES)))
                 continue;            /* a temporary */
             size_t bytes = nd_bytes_max(c, v);
-            size_t copies = pass == 2 ? slots : 1;
-            add_place(c, mem, v, at, pass == 2 ? bytes : 0);
+            bool crosses = lists[i] & CROSSES;
+            size_t copies = pass == 2 && (crosses || !again) ? slots : 1;
+            add_place(c, mem, v, at, copies > 1 ? bytes : 0);
             *part_of(mem, v) += bytes * copies;
+            if (!crosses)
+                mem->spare_bytes += bytes * (copies - 1);
             at += bytes * copies;
             skip[i] = true;
         }

@@ -138,6 +138,8 @@ typedef struct ndrt_stage {
     int nactions;
     const ndrt_action *actions;   /* a whole step, in order */
     int slots;                    /* microbatches in flight */
+    bool again;                   /* forward runs once more before backward,
+                                     which finds what it reads there */
 } ndrt_stage;
 #define NDRT_NONE ((size_t)-1)
 

@@ -7,9 +7,21 @@
 
 #include "ndrt.h"
 #include "comm.h"
+#include "schedule/sched.h"
 
 #include <setjmp.h>
 #include <stdio.h>
+
+/* ---- course.c: the schedule of a run ----------------------------------- */
+
+typedef struct ndrt_course {
+    ndrt_program program;         /* as it runs */
+    sched *sched;                 /* with messages; a row per device */
+    uint8_t *cross;               /* by boundary: what the stages send */
+    int (*slots)[SCHED_NSPANS];   /* by stage: microbatches that it has room
+                                     for in each span */
+    int **needs;                  /* by device, per action: see order.c */
+} ndrt_course;
 
 /* ---- options.c: the command line -------------------------------------- */
 
@@ -23,7 +35,14 @@ typedef struct ndrt_config {
     double temperature;
     int64_t threads;              /* per rank; 0: share out the CPUs */
     bool check_replicas;          /* after training */
+    bool micro_losses;            /* printed after each step */
     enum { NDRT_WHERE_IT_GAINS, NDRT_OVERLAP_ON, NDRT_OVERLAP_OFF } overlap;
+    enum { NDRT_MESSAGES_AHEAD, NDRT_MESSAGES_INLINE } messages;
+    const char *schedule;         /* instead of the program's; or NULL */
+    int64_t microbatches;         /* 0: the program's */
+    const char *trace_path, *times_path;
+    int64_t trace_step;           /* 0: the third */
+    const ndrt_course *course;    /* what these choices come to */
     bool done;                    /* --help or --version: nothing to run */
 } ndrt_config;
 
@@ -38,6 +57,16 @@ typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
 typedef struct ndrt_count ndrt_count;       /* count.c */
 typedef struct ndrt_air ndrt_air;           /* flight.c */
+typedef struct ndrt_lane ndrt_lane;         /* messages.c */
+typedef struct ndrt_trace ndrt_trace;       /* trace.c */
+
+typedef struct ndrt_jitter {      /* jitter.c */
+    uint32_t most, random;        /* microseconds; the generator's state */
+} ndrt_jitter;
+
+typedef struct ndrt_stamp {       /* when an action ran: seconds */
+    double start, end;
+} ndrt_stamp;
 
 typedef struct ndrt_step_line {
     int64_t step, tokens;
@@ -66,6 +95,12 @@ typedef struct ndrt_state {
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_air *air;                /* NULL: no call is ever in flight */
+    const ndrt_course *course;    /* what the run follows */
+    int device;                   /* place along the pipeline: a row of it */
+    ndrt_lane *lane;              /* NULL: the rank moves its messages */
+    ndrt_jitter jitter;
+    ndrt_trace *trace;            /* NULL: no time is taken */
+    ndrt_stamp *stamps;           /* per action of the list; or NULL */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -77,6 +112,7 @@ typedef struct ndrt_state {
     ndrt_step_line last;          /* the latest step */
     double *tally;                /* sum and count of each metric, or NULL */
     int64_t tally_rows;           /* of the batch, that count */
+    double *micro_loss;           /* per microbatch; NULL: not asked for */
     jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
 
@@ -119,6 +155,48 @@ ndrt_status ndrt_air_open(ndrt_rank *r);
 void ndrt_air_close(ndrt_rank *r);
 void ndrt_air_free(ndrt_rank *r);
 
+/* ---- jitter.c: delays, for tests ---------------------------------------- */
+
+ndrt_jitter ndrt_jitter_new(int seed);
+void ndrt_doze(ndrt_jitter *j);
+
+/* What the configuration asks for; a failure is told on `err`, if there is
+ * one. */
+ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
+                             const ndrt_config *config, FILE *err);
+void ndrt_course_close(ndrt_course *c);
+
+/* ---- order.c, messages.c: a device's list of actions -------------------- */
+
+/* needs, per action of the device's row: how many of the messages before it
+ * must have ended if it computes; of the computations, if it is a message.
+ * slots: by stage. False: no memory. */
+bool ndrt_order(const sched *s, int device, const int (*slots)[SCHED_NSPANS],
+                int *needs);
+
+typedef struct ndrt_pass {        /* over a list: what of it is done */
+    bool forward;                 /* that alone */
+    int only_mb;                  /* one microbatch; -1: all */
+} ndrt_pass;
+/* Does what the list says, and its messages at the same time where there is a
+ * thread for them. */
+ndrt_status ndrt_follow(ndrt_rank *r, const ndrt_pass *pass);
+/* All ranks call it, once the arena is there. */
+ndrt_status ndrt_lane_open(ndrt_rank *r);
+/* As ndrt_air_close. */
+void ndrt_lane_close(ndrt_rank *r);
+void ndrt_lane_free(ndrt_rank *r);
+
+/* ---- trace.c: when what ran ---------------------------------------------- */
+
+ndrt_status ndrt_trace_open(ndrt_rank *r);
+/* Around the actions of a training step. */
+ndrt_status ndrt_trace_begin(ndrt_rank *r);
+void ndrt_trace_end(ndrt_rank *r);
+/* All ranks call it; rank 0 writes the files. */
+ndrt_status ndrt_trace_write(ndrt_rank *r);
+void ndrt_trace_free(ndrt_rank *r);
+
 /* ---- rank.c: where a rank stands, what it holds ----------------------- */
 
 int ndrt_mesh_ranks(const ndrt_program *p);
@@ -126,6 +204,7 @@ int ndrt_coord(const ndrt_program *p, int rank, int axis);
 int ndrt_stage_of(const ndrt_program *p, int rank);
 void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
                     int64_t *off, int64_t *n);
+bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
 void ndrt_set_microbatch(ndrt_rank *r, int mb);
 /* Mesh axes that cut one of the extents. */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
@@ -441,6 +520,10 @@ ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u);
 ndrt_status ndrt_train_loop(ndrt_rank *r);
 /* The forward pass alone with training off. only_mb >= 0: that microbatch. */
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
+/* The sum of the losses of the microbatches here; NULL: not on this stage. */
+float *ndrt_loss_at(const ndrt_rank *r);
+/* One action of the list, at its stage and microbatch. */
+ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a);
 /* Runs generated code; a failure inside it comes back as a status. */
 ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Leaves generated code after a failure. */
@@ -459,10 +542,22 @@ ndrt_status ndrt_evaluate(ndrt_rank *r);
 
 ndrt_status ndrt_generate(ndrt_rank *r, FILE *out);
 
+/* ---- micro.c: the loss of each microbatch ------------------------------- */
+
+ndrt_status ndrt_micro_open(ndrt_rank *r);
+/* Runs forward of microbatch r->mb. */
+ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *));
+/* The same once more, for what backward reads: no loss is added. */
+ndrt_status ndrt_micro_again(ndrt_rank *r, void (*f)(ndrt_rank *));
+/* Prints and forgets those of this step; all ranks call it. */
+ndrt_status ndrt_micro_report(ndrt_rank *r);
+
 /* ---- log.c ------------------------------------------------------------ */
 
+double ndrt_now(void);                         /* seconds */
 ndrt_status ndrt_log_open(ndrt_rank *r);       /* rank 0; others: no-ops */
 void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s);
+void ndrt_log_micro(ndrt_rank *r, int mb, double loss);
 /* metrics: a mean for each of the train block's. */
 void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
                    const double *metrics);

@@ -56,7 +56,7 @@ void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
     }
 }
 
-static bool follows_micro(const ndrt_extent *e)
+bool ndrt_follows_micro(const ndrt_extent *e)
 {
     for (int i = 0; i < e->ncut; i++)
         if (e->cut[i] == NDRT_MICRO)
@@ -72,7 +72,7 @@ void ndrt_set_microbatch(ndrt_rank *r, int mb)
     r->mb = mb;
     r->slot = mb % p->stages[r->stage].slots;
     for (int e = 0; e < p->nextents; e++)
-        if (follows_micro(&p->extents[e]))
+        if (ndrt_follows_micro(&p->extents[e]))
             ndrt_extent_of(p, e, r->rank, mb, &st->off[e], &st->n[e]);
 }
 
@@ -282,6 +282,9 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     r->stage = ndrt_stage_of(p, comm->rank);
     r->seed = config->train.seed;
     st->config = config;
+    st->course = config->course;
+    st->device = r->stage;
+    st->jitter = ndrt_jitter_new(comm->rank);
     st->comm = comm;
     st->off = calloc(2 * ne, sizeof *st->off);
     st->groups = calloc((size_t)p->ngroups + 1, sizeof *st->groups);
@@ -318,6 +321,8 @@ void ndrt_rank_free(ndrt_rank *r)
     ndrt_state *st = r->state;
 
     ndrt_air_free(r);
+    ndrt_lane_free(r);
+    ndrt_trace_free(r);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);
     for (int b = 0; st->tied && b < p->nbuckets; b++) {
@@ -336,6 +341,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->all);
     free(st->wide);
     ndrt_count_free(st->count);
+    free(st->micro_loss);
     free(st->packed);
     free(st->parts);
     free(r->arena);

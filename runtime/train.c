@@ -38,7 +38,7 @@ static const ndrt_stage *stage_of(const ndrt_rank *r)
     return &r->program->stages[r->stage];
 }
 
-static float *loss_at(const ndrt_rank *r)
+float *ndrt_loss_at(const ndrt_rank *r)
 {
     size_t at = stage_of(r)->loss;
 
@@ -47,7 +47,7 @@ static float *loss_at(const ndrt_rank *r)
 
 static ndrt_status begin(ndrt_rank *r)
 {
-    float *loss = loss_at(r);
+    float *loss = ndrt_loss_at(r);
 
     if (loss)
         *loss = 0.0f;
@@ -55,28 +55,29 @@ static ndrt_status begin(ndrt_rank *r)
     return ndrt_call(r, stage_of(r)->pre);
 }
 
-static ndrt_status act(ndrt_rank *r, const ndrt_action *a)
+ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
 {
+    void (*f)(ndrt_rank *) = stage_of(r)->run[a->op];
+
     ndrt_set_microbatch(r, a->mb);
-    return ndrt_call(r, stage_of(r)->run[a->kind]);
+    if (a->op == SCHED_F)
+        return ndrt_micro_forward(r, f);
+    if (a->op == SCHED_B && stage_of(r)->again) {
+        ndrt_status s = ndrt_micro_again(r, stage_of(r)->run[NDRT_F]);
+        if (s != NDRT_OK)
+            return s;
+    }
+    return ndrt_call(r, f);
 }
 
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 {
-    const ndrt_stage *stage = stage_of(r);
     bool training = r->training;
 
     r->training = false;
     ndrt_status s = begin(r);
-    for (int i = 0; i < stage->nactions && s == NDRT_OK; i++) {
-        const ndrt_action *a = &stage->actions[i];
-        bool forward = a->kind == NDRT_F || a->kind == NDRT_SEND_F ||
-                       a->kind == NDRT_RECV_F;
-        if (forward && (only_mb < 0 || a->mb == only_mb))
-            s = act(r, a);
-        if (s == NDRT_OK && a->kind == NDRT_F && r->state->tally)
-            ndrt_tally(r);
-    }
+    if (s == NDRT_OK)
+        s = ndrt_follow(r, &(ndrt_pass){true, only_mb});
     r->training = training;
     return s;
 }
@@ -157,13 +158,14 @@ static ndrt_status not_finite(ndrt_rank *r, double loss, double norm)
 
 static ndrt_status run_actions(ndrt_rank *r)
 {
-    const ndrt_stage *stage = stage_of(r);
-    ndrt_status s;
-
     zero_grads(r);
-    s = begin(r);
-    for (int i = 0; i < stage->nactions && s == NDRT_OK; i++)
-        s = act(r, &stage->actions[i]);
+    ndrt_status s = begin(r);
+    if (s == NDRT_OK)
+        s = ndrt_trace_begin(r);
+    if (s == NDRT_OK)
+        s = ndrt_follow(r, &(ndrt_pass){false, -1});
+    if (s == NDRT_OK)
+        ndrt_trace_end(r);
     return s;
 }
 
@@ -236,6 +238,8 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
         ndrt_count_step(r, true);
         s = one_step(r);
         ndrt_count_step(r, false);
+        if (s == NDRT_OK)
+            s = ndrt_micro_report(r);
         if (s == NDRT_OK)
             s = ndrt_evaluate(r);
         if (s == NDRT_OK && ndrt_checkpoint_due(r))

@@ -59,10 +59,9 @@ static bool interleaved_rule(const sched_ask *ask, const char *name,
     while (!groups_even(p, above))
         above++;
     return sched_fail(err, -1, 0, "%s over p = %d ranks: m = %d microbatches "
-                      "are not %d groups of equal size, and m %% (m / p) must "
-                      "be 0; legal are m = 1 to %d and multiples of %d, and "
-                      "the nearest here are %d and %d",
-                      name, p, m, m / p, 2 * p - 1, p, below, above);
+                      "are not m / p = %d groups of equal size; legal are m < "
+                      "2 p and m %% (m / p) = 0, the nearest %d and %d",
+                      name, p, m, m / p, below, above);
 }
 
 static bool least_micro(const sched_ask *ask, const char *name, int least,

@@ -353,7 +353,11 @@ static void generate(lm *m, const char *prompt, const char *expect)
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
+    ndrt_course course;
 
+    assert_int_equal(ndrt_course_open(&course, &m->p, &m->config, NULL),
+                     NDRT_OK);
+    m->config.course = &course;
     m->config.generate = prompt;
     m->config.tokens = 10;
     for (int q = 0; q < n; q++) {
@@ -368,6 +372,7 @@ static void generate(lm *m, const char *prompt, const char *expect)
     assert_string_equal(text, expect);
     free(text);
     ndrt_world_free(w);
+    ndrt_course_close(&course);
 }
 
 static void test_generate(void **state)
