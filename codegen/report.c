@@ -67,11 +67,11 @@ static void merge(report *r, nd_comm_rows *sums)
     }
 }
 
-static void report_messages(report *r, int stage)
+static void report_messages(report *r, int device)
 {
     nd_comm_rows sums = {0};
     r->rows.n = 0;
-    nd_comm_rows_of(r->c, nd_first_rank(r->m, stage), &nd_default_cluster,
+    nd_comm_rows_of(r->c, nd_first_rank(r->m, device), &nd_default_cluster,
                     &r->rows);
     merge(r, &sums);
     for (int i = 0; i < sums.n; i++) {
@@ -155,18 +155,42 @@ static void put_iterations(report *r, const nd_stage *st)
         nd_putf(r->b, ", %s %d to %d", axis, st->lo, st->hi - 1);
 }
 
-static void report_stage(report *r, int s)
+static void put_stages(report *r, int device)
 {
     const nd_program *p = r->m->program;
-    const nd_stage *st = &p->stage[s];
-    const nd_stage_mem *m = &r->c->mem.stage[s];
-    int ranks = nd_mesh_ranks(&r->m->mesh) / p->nstages;
-    nd_putf(r->b, "\nstage %d: %d rank%s", s, ranks,
+    bool several = p->nstages > p->ndevices;
+    for (int s = 0; s < p->nstages; s++) {
+        if (p->stage[s].device != device)
+            continue;
+        if (several)
+            nd_putf(r->b, ", stage %d", s);
+        if (r->m->plan.pipe_axis)
+            put_iterations(r, &p->stage[s]);
+    }
+}
+
+static int params_of(const report *r, int device)
+{
+    int n = 0;
+    for (int i = 0; i < r->c->mem.buckets.n; i++)
+        if (r->c->mem.buckets.v[i].devices >> device & 1)
+            n += r->c->mem.buckets.v[i].params.n;
+    return n;
+}
+
+/* A device with one stage goes by the stage's name. */
+static void report_device(report *r, int d)
+{
+    const nd_program *p = r->m->program;
+    const nd_device_mem *m = &r->c->mem.device[d];
+    int ranks = nd_mesh_ranks(&r->m->mesh) / p->ndevices;
+    int params = params_of(r, d);
+    nd_putf(r->b, "\n%s %d: %d rank%s",
+            p->nstages > p->ndevices ? "device" : "stage", d, ranks,
             ranks == 1 ? "" : "s");
-    if (r->m->plan.pipe_axis)
-        put_iterations(r, st);
-    nd_putf(r->b, ", %d parameter tensor%s\n", st->params.n,
-            st->params.n == 1 ? "" : "s");
+    put_stages(r, d);
+    nd_putf(r->b, ", %d parameter tensor%s\n", params,
+            params == 1 ? "" : "s");
     size_t known = m->weight_bytes + m->grad_bytes + m->state_bytes +
                    m->input_bytes + m->saved_bytes + m->temp_bytes;
     struct {
@@ -183,7 +207,7 @@ static void report_stage(report *r, int s)
                 size_text(r->a, (double)part[i].bytes),
                 cg_commas(r->a, (int64_t)part[i].bytes));
     nd_put(r->b, "  messages that one rank sends per step\n");
-    report_messages(r, s);
+    report_messages(r, d);
 }
 
 typedef bool param_test(const report *r, const nd_param *p);
@@ -301,8 +325,8 @@ void cg_report_plan(nd_module *m, nd_buf *out)
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
     report_context(&r);
-    for (int s = 0; s < m->program->nstages; s++)
-        report_stage(&r, s);
+    for (int d = 0; d < m->program->ndevices; d++)
+        report_device(&r, d);
     report_params(&r, "with weight decay", has_decay);
     report_params(&r, "without weight decay", has_no_decay);
     report_params(&r, "frozen", is_frozen);

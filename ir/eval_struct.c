@@ -91,11 +91,8 @@ bool eval_repeat(ev_stage *s, const nd_op *op)
             return false;
     for (int i = op->ncarry; i < op->nout; i++)
         value[i] = ev_alloc(s, outer->arena, &op->out[i]->type);
-    int64_t lo = 0, hi = op->axes[0]->size;
-    if (s->plan && op->axes[0] == s->w->m->plan.pipe_axis) {
-        lo = s->plan->lo;
-        hi = s->plan->hi;
-    }
+    int64_t lo, hi;
+    nd_stage_range(s->w->m, s->plan ? s->index : -1, op->axes[0], &lo, &hi);
     bool ok = true;
     for (int64_t k = lo; ok && k < hi; k++) {
         s->cur = ev_frame_new(outer);

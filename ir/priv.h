@@ -95,9 +95,9 @@ double ev_round(const ev_stage *s, nd_dtype t, double x);
 
 /* ---- piece.c ------------------------------------------------------------- */
 
-/* The zeroed piece at mesh coordinates; `stage` NULL without a pipeline. */
+/* The zeroed piece at mesh coordinates; `stage` -1 without a pipeline. */
 nd_piece ev_piece_at(const nd_module *m, nd_arena *a, const nd_type *t,
-                     const int *coord, const nd_stage *stage);
+                     const int *coord, int stage);
 
 /* ---- eval_walk.c: loops over named axes ---------------------------------- */
 

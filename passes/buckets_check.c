@@ -1,7 +1,7 @@
 /* buckets_check.c - do the buckets do what the parameters' types demand?
  *
  * What is pending in a gradient's type is what its bucket must add up, what
- * cuts the parameter is what its bucket must count as pieces, and the stages
+ * cuts the parameter is what its bucket must count as pieces, and the devices
  * that hold it are those whose copies meet. Each parameter has one place, of
  * its own, and the parts of ZeRO fill the range. Written against the types
  * alone: buckets.c is not asked.
@@ -15,14 +15,15 @@ static bool wrong(nd_code *c, const nd_param *p, int bucket, const char *what)
     return false;
 }
 
-/* By parameter: the stages that hold it. */
+/* By parameter: the devices that hold it. */
 static uint32_t *find_holders(const nd_code *c)
 {
     const nd_program *p = c->m->program;
     uint32_t *mask = ND_NEWN(c->a, uint32_t, c->m->params.n + 1);
     for (int s = 0; s < p->nstages; s++)
         for (int i = 0; i < p->stage[s].params.n; i++)
-            mask[p->stage[s].params.v[i]->index] |= 1u << s;
+            mask[p->stage[s].params.v[i]->index] |=
+                1u << p->stage[s].device;
     return mask;
 }
 
@@ -57,10 +58,13 @@ static size_t room_of(const nd_code *c, const nd_param *p)
     for (int i = 0; i < t->rank; i++) {
         int64_t most = nd_extent_max(&m->mesh, t->axis[i]->size, t->cut[i]);
         if (!t->cut[i].n && t->axis[i] == m->plan.pipe_axis) {
+            int64_t *have = ND_NEWN(c->a, int64_t, m->program->ndevices);
             most = 0;
             for (int s = 0; s < m->program->nstages; s++) {
-                int64_t k = m->program->stage[s].hi - m->program->stage[s].lo;
-                most = k > most ? k : most;
+                int64_t lo, hi, *n_of = &have[m->program->stage[s].device];
+                nd_stage_range(m, s, t->axis[i], &lo, &hi);
+                *n_of += hi - lo;
+                most = *n_of > most ? *n_of : most;
             }
         }
         n *= (size_t)most;
@@ -86,11 +90,11 @@ static bool check_member(nd_code *c, int j, int k, uint32_t holders)
                      "in the gradient");
     if (real(m, b->cut) != real(m, pieces_of(m, p)))
         return wrong(c, p, j, "counts other pieces than the parameter has");
-    if (b->stages != holders)
-        return wrong(c, p, j, "other stages hold the parameter");
+    if (b->devices != holders)
+        return wrong(c, p, j, "other devices hold the parameter");
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
-        b->stages != UINT32_MAX >> (32 - m->program->nstages))
-        return wrong(c, p, j, "a stage lacks its layers");
+        b->devices != UINT32_MAX >> (32 - m->program->ndevices))
+        return wrong(c, p, j, "a device lacks its layers");
     if (b->zero & ~zero)
         return wrong(c, p, j, "shares its state over mesh axes that the plan "
                      "does not name");

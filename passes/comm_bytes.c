@@ -25,15 +25,19 @@ enum {
 nd_spot nd_spot_of(const nd_module *m, int rank)
 {
     const nd_program *p = m->program;
-    nd_spot s = {.mesh = &m->mesh};
+    nd_spot s = {.m = m, .mesh = &m->mesh};
     nd_mesh_coords(&m->mesh, rank, s.coord);
     s.coord[m->mesh.micro] = 0;
-    if (p && p->nstages > 1) {
-        const nd_stage *st = &p->stage[s.coord[m->mesh.pipe]];
-        s.piped = m->plan.pipe_axis;
-        s.iterations = st->hi - st->lo;
-    }
+    while (p && p->stage[s.stage].device != nd_device_of(m, rank))
+        s.stage++;
     return s;
+}
+
+int64_t nd_spot_iterations(const nd_spot *s, const nd_axis *a)
+{
+    int64_t lo, hi;
+    nd_stage_range(s->m, s->stage, a, &lo, &hi);
+    return hi - lo;
 }
 
 /* Of rows that travel there are as many as if they were spread evenly. */
@@ -41,10 +45,12 @@ int64_t nd_spot_numel(const nd_spot *s, const nd_type *t)
 {
     int64_t all = 1;
     for (int i = 0; i < t->rank; i++) {
-        int64_t off, n = s->iterations;
+        int64_t off, n;
         if (t->axis[i]->route)
             n = nd_spot_numel(s, &t->axis[i]->route->rows);
-        else if (t->axis[i] != s->piped || t->cut[i].n)
+        else if (!t->cut[i].n)
+            n = nd_spot_iterations(s, t->axis[i]);
+        else
             nd_extent(s->mesh, t->axis[i]->size, t->cut[i], s->coord, &off, &n);
         all *= n;
     }

@@ -34,15 +34,16 @@ static int last(const pipe *pp)
 
 /* ---- the repeats and their iterations ------------------------------------ */
 
-/* What the stage masks of buckets hold. */
-enum { MAX_STAGES = 32 };
+/* What the masks of buckets hold. */
+enum { MAX_DEVICES = 32 };
 
 static bool check_plan(pipe *pp)
 {
     nd_module *m = pp->m;
-    if (pp->p > MAX_STAGES) {
-        nd_error(m->ctx, m->plan.pipe_loc, "%d pipeline stages, at most %d",
-                 pp->p, MAX_STAGES);
+    if (m->program->ndevices > MAX_DEVICES) {
+        nd_error(m->ctx, m->plan.pipe_loc, "%d devices along the pipeline, at "
+                 "most %d; a device can have several stages",
+                 m->program->ndevices, MAX_DEVICES);
         return false;
     }
     if (pp->p > 1 && m->plan.zero && (m->plan.zero_mesh >> m->mesh.pipe & 1)) {
@@ -551,9 +552,10 @@ static void own_loss(pipe *pp)
     m->loss = nd_op_new(&at, OP_BROADCAST, 1, &m->loss, 1, &like)->out[0];
 }
 
-nd_program *nd_program_new(nd_module *m, int devices)
+nd_program *nd_program_new(nd_module *m)
 {
     nd_arena *a = m->ctx->arena;
+    int devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
     nd_program *p = ND_NEW(a, nd_program);
     sched_kind kind = m->plan.schedule;
     sched_where where = kind < SCHED_NKINDS ? sched_kinds[kind].where
@@ -574,7 +576,8 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     (void)o;
     nd_arena *a = m->ctx->arena;
     pipe pp = {.m = m, .a = a};
-    pp.p = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
+    m->program = nd_program_new(m);
+    pp.p = m->program->nstages;
     if (!check_plan(&pp) || !find_repeats(&pp) || !check_holders(&pp))
         return false;
     if (pp.p > 1) {
@@ -584,7 +587,6 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
         nd_mark_free(m);
         own_operands(&pp, pp.bwd);
     }
-    m->program = nd_program_new(m, pp.p);
     relate(&pp);
     set_ranges(&pp);
     fill_crossings(&pp);

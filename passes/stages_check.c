@@ -151,6 +151,7 @@ static void check_stage(stages *st)
         st->losses += me->fwd.v[i] == st->m->loss->def;
     run(st, me->bwd.v, me->bwd.n, PH_BWD);
     send(st, me->send_bwd.v, me->send_bwd.n, st->s - 1);
+    run(st, me->wgt.v, me->wgt.n, PH_WGT);
 }
 
 /* ---- all stages ---------------------------------------------------------- */
@@ -183,6 +184,7 @@ static void check_effects(stages *st)
         count(&runs, p->stage[s].pre.v, p->stage[s].pre.n);
         count(&runs, p->stage[s].fwd.v, p->stage[s].fwd.n);
         count(&runs, p->stage[s].bwd.v, p->stage[s].bwd.n);
+        count(&runs, p->stage[s].wgt.v, p->stage[s].wgt.n);
     }
     for (int i = 0; i < st->m->step->ops.n; i++) {
         const nd_op *op = st->m->step->ops.v[i];

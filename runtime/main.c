@@ -212,11 +212,16 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
                                  speak ? stdout : NULL,
                                  speak ? stderr : NULL);
 
+    ndrt_course course = {0};
+    if (s == NDRT_OK && !config.done)
+        s = ndrt_course_open(&course, p, speak ? stderr : NULL);
+    config.course = &course;
     if (s != NDRT_OK && launched)
         ndrt_mpi_meet(p);
     if (s == NDRT_OK && !config.done)
-        s = launched ? ndrt_run_mpi(p, &config)
-                     : ndrt_run_local(p, &config);
+        s = launched ? ndrt_run_mpi(&course.program, &config)
+                     : ndrt_run_local(&course.program, &config);
+    ndrt_course_close(&course);
     if (s == NDRT_OK)
         s = check_output(p);
     return s == NDRT_ESTOPPED ? (int)NDRT_EINPUT : (int)s;

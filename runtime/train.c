@@ -1,14 +1,13 @@
 /* train.c - the step loop.
  *
- * A step loads the batch, zeroes the gradients, runs `pre`, walks the stage's
- * action list, then reduces, checks and updates. It allocates nothing.
+ * A step loads the batch, zeroes the gradients, runs `pre`, walks the device's
+ * row of actions, then reduces, checks and updates. It allocates nothing.
  *
  * Generated functions return nothing. A failure inside one (a collective that
  * meets a stopped rank) leaves it by longjmp to ndrt_call, its only caller;
  * generated code holds nothing that would need freeing.
  */
 #include "ndrt_internal.h"
-#include "schedule/sched.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,48 +32,67 @@ ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *))
     return NDRT_OK;
 }
 
-static const ndrt_stage *stage_of(const ndrt_rank *r)
-{
-    return &r->program->stages[r->stage];
-}
-
 static float *loss_at(const ndrt_rank *r)
 {
-    size_t at = stage_of(r)->loss;
+    size_t at = ndrt_here(r)->loss;
 
     return at == NDRT_NONE ? NULL : (float *)(void *)(r->arena + at);
 }
 
 static ndrt_status begin(ndrt_rank *r)
 {
+    const ndrt_program *p = r->program;
     float *loss = loss_at(r);
+    ndrt_status s = NDRT_OK;
 
     if (loss)
         *loss = 0.0f;
-    ndrt_set_microbatch(r, 0);
-    return ndrt_call(r, stage_of(r)->pre);
+    for (int k = 0; k < p->nstages && s == NDRT_OK; k++) {
+        if (p->stages[k].device != r->device)
+            continue;
+        ndrt_set_cell(r, k, 0);
+        s = ndrt_call(r, p->stages[k].pre);
+    }
+    return s;
 }
 
-static ndrt_status act(ndrt_rank *r, const ndrt_action *a)
+/* A stage fetches what the one before it has made on the same device, and hands
+ * it the gradients, without being told to. */
+static ndrt_status act(ndrt_rank *r, const sched_action *a)
 {
-    ndrt_set_microbatch(r, a->mb);
-    return ndrt_call(r, stage_of(r)->run[a->kind]);
+    const ndrt_stage *stage = &r->program->stages[a->stage];
+    bool local = a->stage > 0 && stage[-1].device == r->device;
+    ndrt_status s = NDRT_OK;
+
+    ndrt_set_cell(r, a->stage, a->mb);
+    if (local && a->op == SCHED_F)
+        s = ndrt_call(r, stage->run[NDRT_RECV_F]);
+    if (s == NDRT_OK)
+        s = ndrt_call(r, stage->run[a->op]);
+    if (s == NDRT_OK && local && (a->op == SCHED_B || a->op == SCHED_I))
+        s = ndrt_call(r, stage->run[NDRT_SEND_B]);
+    return s;
+}
+
+static const sched_row *row_of(const ndrt_rank *r)
+{
+    return &r->state->course->sched->row[r->device];
 }
 
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 {
-    const ndrt_stage *stage = stage_of(r);
+    const sched_row *row = row_of(r);
     bool training = r->training;
 
     r->training = false;
     ndrt_status s = begin(r);
-    for (int i = 0; i < stage->nactions && s == NDRT_OK; i++) {
-        const ndrt_action *a = &stage->actions[i];
-        bool forward = a->kind == NDRT_F || a->kind == NDRT_SEND_F ||
-                       a->kind == NDRT_RECV_F;
+    for (int i = 0; i < row->n && s == NDRT_OK; i++) {
+        const sched_action *a = &row->v[i];
+        bool forward = a->op == SCHED_F || a->op == SCHED_SEND_F ||
+                       a->op == SCHED_RECV_F;
         if (forward && (only_mb < 0 || a->mb == only_mb))
             s = act(r, a);
-        if (s == NDRT_OK && a->kind == NDRT_F && r->state->tally)
+        if (s == NDRT_OK && a->op == SCHED_F && r->state->tally)
             ndrt_tally(r);
     }
     r->training = training;
@@ -85,10 +103,10 @@ ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 
 static void zero_grads(const ndrt_rank *r)
 {
-    const ndrt_stage *stage = stage_of(r);
+    const ndrt_device *here = ndrt_here(r);
 
-    for (int i = 0; i < stage->nplaces; i++) {
-        const ndrt_place *pl = &stage->places[i];
+    for (int i = 0; i < here->nplaces; i++) {
+        const ndrt_place *pl = &here->places[i];
         const ndrt_bucket *b = &r->program->buckets[pl->bucket];
         if (!b->frozen && pl->grads != NDRT_NONE)
             memset(r->arena + pl->grads, 0, b->n * sizeof(float));
@@ -105,6 +123,8 @@ static bool all_finite(const float *x, size_t n)
 
 static bool piece_finite(const ndrt_rank *r, int param, size_t at)
 {
+    if (at == NDRT_NONE)
+        return true;
     const float *x = (const float *)(const void *)(r->arena + at);
     ndrt_walk w = ndrt_walk_param(r->program, r->rank, param, -1);
 
@@ -118,16 +138,15 @@ static bool piece_finite(const ndrt_rank *r, int param, size_t at)
  * a NaN on this rank; 2 np if none does. */
 static int first_bad(const ndrt_rank *r)
 {
-    const ndrt_stage *stage = stage_of(r);
-    int np = r->program->nparams;
+    const ndrt_program *p = r->program;
+    int np = p->nparams;
 
     for (int i = 0; i < np; i++)
-        if (stage->weights[i] != NDRT_NONE &&
-            !piece_finite(r, i, stage->weights[i]))
+        if (!piece_finite(r, i, ndrt_weights_at(p, r->device, i)))
             return i;
     for (int i = 0; i < np; i++)
-        if (stage->grads[i] != NDRT_NONE && !r->program->params[i].frozen &&
-            !piece_finite(r, i, stage->grads[i]))
+        if (!p->params[i].frozen &&
+            !piece_finite(r, i, ndrt_grads_at(p, r->device, i)))
             return np + i;
     return 2 * np;
 }
@@ -157,13 +176,13 @@ static ndrt_status not_finite(ndrt_rank *r, double loss, double norm)
 
 static ndrt_status run_actions(ndrt_rank *r)
 {
-    const ndrt_stage *stage = stage_of(r);
+    const sched_row *row = row_of(r);
     ndrt_status s;
 
     zero_grads(r);
     s = begin(r);
-    for (int i = 0; i < stage->nactions && s == NDRT_OK; i++)
-        s = act(r, &stage->actions[i]);
+    for (int i = 0; i < row->n && s == NDRT_OK; i++)
+        s = act(r, &row->v[i]);
     return s;
 }
 
@@ -218,8 +237,8 @@ static ndrt_status save(ndrt_rank *r)
 
 static ndrt_status check_loss(ndrt_rank *r)
 {
-    for (int s = 0; s < r->program->nstages; s++)
-        if (r->program->stages[s].loss != NDRT_NONE)
+    for (int d = 0; d < r->program->ndevices; d++)
+        if (r->program->devices[d].loss != NDRT_NONE)
             return NDRT_OK;
     return ndrt_agree(r, ndrt_fail(r, NDRT_EINPUT, "the program has no loss "
                                    "to train; use --steps 0"));
