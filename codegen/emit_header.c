@@ -67,12 +67,17 @@ static void put_stages(cg *g, nd_buf *b)
     nd_putf(b, " *   microbatches  %d\n", p->nmicro);
     if (p->nstages < 2)
         return;
-    nd_putf(b, " *   pipeline      %s -> %s, %s, stages",
-            g->m->plan.pipe_axis ? g->m->plan.pipe_axis->name : "?",
-            g->m->mesh.name[g->m->mesh.pipe],
+    nd_put(b, " *   pipeline      ");
+    for (int i = 0; i < g->m->plan.piped.n; i++)
+        nd_putf(b, "%s%s", i ? ", " : "", g->m->plan.piped.v[i]->name);
+    nd_putf(b, " -> %s, %s, stages", g->m->mesh.name[g->m->mesh.pipe],
             nd_schedule_name(g->a, &g->m->plan));
-    for (int s = 0; s < p->nstages; s++)
-        nd_putf(b, "%s %d", s ? "," : "", p->stage[s].hi - p->stage[s].lo);
+    for (int s = 0; s < p->nstages; s++) {
+        int n = 0;
+        for (int i = 0; i < g->m->plan.piped.n; i++)
+            n += p->stage[s].iters[i].hi - p->stage[s].iters[i].lo;
+        nd_putf(b, "%s %d", s ? "," : "", n);
+    }
     nd_put(b, "\n");
 }
 

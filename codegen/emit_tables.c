@@ -12,16 +12,27 @@ static const char *bool_of(bool x)
 
 /* ---- mesh, extents, parameters ------------------------------------------ */
 
+/* Where the stages' iterations of an axis begin. */
+static const char *bounds_name(cg *g, const nd_ext *e)
+{
+    return g->m->plan.piped.n == 1 ? "stage_bounds"
+           : nd_fmt(g->a, "stage_bounds_%s", cg_word(g->a, e->axis->name));
+}
+
 static void emit_extents(cg *g, nd_buf *b)
 {
     const nd_program *p = g->m->program;
     for (int i = 0; i < g->c->exts.n; i++) {
         if (!g->ext_used[i] || !g->c->exts.v[i].piped)
             continue;
-        nd_put(b, "static const int64_t stage_bounds[] = {");
-        for (int s = 0; s < p->nstages; s++)
-            nd_putf(b, "%d, ", p->stage[s].lo);
-        nd_putf(b, "%d};\n\n", p->stage[p->nstages - 1].hi);
+        int64_t lo, hi = 0;
+        nd_putf(b, "static const int64_t %s[] = {",
+                bounds_name(g, &g->c->exts.v[i]));
+        for (int s = 0; s < p->nstages; s++) {
+            nd_stage_range(g->m, s, g->c->exts.v[i].axis, &lo, &hi);
+            nd_putf(b, "%lld, ", (long long)lo);
+        }
+        nd_putf(b, "%lld};\n\n", (long long)hi);
     }
     nd_put(b, "static const ndrt_extent extents[] = {\n");
     for (int i = 0; i < g->c->exts.n; i++) {
@@ -47,7 +58,7 @@ static void emit_extents(cg *g, nd_buf *b)
                 nd_putf(b, "%s%d", j ? ", " : "", e->cut.m[j]);
         if (!e->cut.n && !e->piped)
             nd_put(b, "0");
-        nd_putf(b, "}, %s},\n", e->piped ? "stage_bounds" : "NULL");
+        nd_putf(b, "}, %s},\n", e->piped ? bounds_name(g, e) : "NULL");
     }
     nd_put(b, "};\n\n");
 }
@@ -275,11 +286,13 @@ static void stage_outputs(cg *g, nd_buf *b, int s)
     cg_fold(b, 0, t.s);
 }
 
-static bool in_halves(const nd_program *p)
+/* Does the schedule take gradients of inputs and of weights apart? */
+static bool in_halves(const sched *x)
 {
-    for (int s = 0; s < p->nstages; s++)
-        if (p->stage[s].wgt.n)
-            return true;
+    for (int d = 0; d < x->ranks; d++)
+        for (int i = 0; i < x->row[d].n; i++)
+            if (x->row[d].v[i].op == SCHED_I)
+                return true;
     return false;
 }
 
@@ -308,7 +321,7 @@ static void stage_row(cg *g, nd_buf *b, int s)
     nd_put(b, "        .run = {\n");
     run_row(g, b, s, "F", "forward");
     run_row(g, b, s, "B", "backward");
-    if (in_halves(p))
+    if (st->wgt.n || in_halves(p->sched))
         run_row(g, b, s, "I", st->wgt.n ? "backward_input" : "backward");
     if (st->wgt.n)
         run_row(g, b, s, "W", "backward_weights");

@@ -144,15 +144,14 @@ static void report_context(report *r)
 }
 
 /* "layers 0 to 2", the last one included. */
-static void put_iterations(report *r, const nd_stage *st)
+static void put_iterations(report *r, const char *axis, nd_iters it)
 {
-    const char *axis = r->m->plan.pipe_axis->name;
-    if (st->hi <= st->lo)
+    if (it.hi <= it.lo)
         nd_putf(r->b, ", no %s", axis);
-    else if (st->hi - st->lo == 1)
-        nd_putf(r->b, ", %s %d", axis, st->lo);
+    else if (it.hi - it.lo == 1)
+        nd_putf(r->b, ", %s %d", axis, it.lo);
     else
-        nd_putf(r->b, ", %s %d to %d", axis, st->lo, st->hi - 1);
+        nd_putf(r->b, ", %s %d to %d", axis, it.lo, it.hi - 1);
 }
 
 static void put_stages(report *r, int device)
@@ -164,8 +163,9 @@ static void put_stages(report *r, int device)
             continue;
         if (several)
             nd_putf(r->b, ", stage %d", s);
-        if (r->m->plan.pipe_axis)
-            put_iterations(r, &p->stage[s]);
+        for (int i = 0; i < r->m->plan.piped.n; i++)
+            put_iterations(r, r->m->plan.piped.v[i]->name,
+                           p->stage[s].iters[i]);
     }
 }
 

@@ -1,7 +1,7 @@
 /* check_plan.c - the plan block: mesh, pipeline, recompute, the whole.
  *
  *   mesh     pp = 2, dp = 2, tp = 2  ->  m->mesh, with `micro` as last axis
- *   pipeline layers -> pp            ->  m->plan.pipe_axis
+ *   pipeline layers -> pp            ->  m->plan.piped
  *
  * --mesh changes sizes of the plan's mesh; without a plan block it is the
  * mesh, and `batch -> dp` is the one rule if it has a `dp`.
@@ -156,8 +156,12 @@ static void schedule(ck *c, ast_expr *e)
     enum { N = sizeof names / sizeof *names };
     for (int i = 0; i < N; i++)
         if (!strcmp(names[i], word(e))) {
+            nd_plan *p = &c->m->plan;
             if (i <= 1)
                 ck_cfg_word(c, e);
+            else if (sched_parse_name(ast_text(c->ctx->arena, e), &p->schedule,
+                                      &p->per_device))
+                return;
             else
                 ck_later(c, e->loc, nd_fmt(c->ctx->arena, "the schedule `%s`",
                                            names[i]));
@@ -168,10 +172,27 @@ static void schedule(ck *c, ast_expr *e)
     ck_near_error(c, e->loc, "schedule", ast_text(c->ctx->arena, e), names, N);
 }
 
+static int64_t iterations(const nd_plan *p)
+{
+    int64_t n = 0;
+    for (int i = 0; i < p->piped.n; i++)
+        n += p->piped.v[i]->size;
+    return n;
+}
+
+static const char *axes_text(ck *c)
+{
+    nd_buf b = {.arena = c->ctx->arena};
+    for (int i = 0; i < c->m->plan.piped.n; i++)
+        nd_putf(&b, "%s%s", i ? "`, `" : "", c->m->plan.piped.v[i]->name);
+    return b.s;
+}
+
 static void stages(ck *c, ast_expr *e)
 {
     nd_plan *p = &c->m->plan;
     int64_t sum = 0, want = c->m->mesh.size[c->m->mesh.pipe];
+    int64_t most = iterations(p);
     if (e->kind == E_NAME && !strcmp(e->str, "auto"))
         return;
     if (e->kind != E_LIST) {
@@ -189,15 +210,12 @@ static void stages(ck *c, ast_expr *e)
         int64_t k;
         if (!ck_cfg_int(c, e->args->v[i].e, 1, &k))
             return;
-        if (k > p->pipe_axis->size)
-            k = p->pipe_axis->size + 1;
-        p->stages_given[i] = (int)k;
+        p->stages_given[i] = (int)(k > most ? most + 1 : k);
         sum += k;
     }
-    if (sum != p->pipe_axis->size)
+    if (sum != most)
         ck_error(c, e->loc, "the stages hold %lld of %lld `%s`",
-                 (long long)sum, (long long)p->pipe_axis->size,
-                 p->pipe_axis->name);
+                 (long long)sum, (long long)most, axes_text(c));
     p->nstages_given = n;
 }
 
@@ -258,7 +276,7 @@ static void pipeline_entry(ck *c, const ast_pent *e)
     nd_mesh *m = &c->m->mesh;
     const ast_rule *r = &e->rules->v[0];
     ast_expr *slot[3];
-    if (p->pipe_axis) {
+    if (p->piped.n) {
         ck_say(c, e->loc, "a second `pipeline`");
         ck_note(c, p->pipe_loc, "the first one is here");
         return;
@@ -271,7 +289,7 @@ static void pipeline_entry(ck *c, const ast_pent *e)
     int k = ck_mesh_axis(c, r->to->v[0]);
     if (!a || k < 0)
         return;
-    p->pipe_axis = a;
+    ND_PUSH(c->ctx->arena, &p->piped, a);
     p->pipe_loc = r->loc;
     m->pipe = k;
     if (c->m->loss)
@@ -299,9 +317,9 @@ static void pipeline_conflicts(ck *c)
 {
     const nd_plan *p = &c->m->plan;
     const nd_mesh *m = &c->m->mesh;
-    for (int i = 0; p->pipe_axis && i < p->rules.n; i++) {
+    for (int i = 0; p->piped.n && i < p->rules.n; i++) {
         const nd_rule *r = &p->rules.v[i];
-        if (r->axis == p->pipe_axis) {
+        if (nd_is_piped(c->m, r->axis)) {
             ck_say(c, r->loc, "`%s` is cut in pipeline stages and "
                    "cannot be in `shard`", r->axis->name);
             ck_note(c, p->pipe_loc, "the pipeline is here");

@@ -136,8 +136,8 @@ static plan_needs needs_of(const vf_request *q, const nd_module *m)
     nd_walk(m->step, needs_of_op, &n);
     for (int i = 0; i < m->params.n; i++)
         needs_of_type(&n, &m->params.v[i]->grad);
-    if (m->plan.pipe_axis && m->program)
-        add_need(&n, m->plan.pipe_axis, m->program->nstages);
+    for (int i = 0; i < m->plan.piped.n && m->program; i++)
+        add_need(&n, m->plan.piped.v[i], m->program->nstages);
     return n;
 }
 

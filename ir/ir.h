@@ -409,16 +409,18 @@ typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
     ND_VEC(nd_context) context;      /* one per mesh axis at most */
     ND_VEC(nd_chosen) chosen;        /* what pass `context` made of it */
-    nd_axis *pipe_axis;              /* the repeat cut in stages, or NULL */
+    ND_VEC(nd_axis *) piped;         /* whose repeats are cut in stages */
     sched_kind schedule;
     int per_device;                  /* stages; 0: as the schedule says */
     const char *schedule_file;       /* SCHED_KIND_FILE */
     int microbatches;                /* >= 1 */
     int nstages_given;               /* 0: auto */
-    int *stages_given;               /* iterations per stage */
+    int *stages_given;               /* iterations per stage, of all repeats
+                                        that are cut together */
     int zero;                        /* 0..3 */
     uint32_t zero_mesh;
     nd_remat recompute;
+    double memory;                   /* bytes of a device; 0: no limit */
     bool require_even;               /* sizes that do not divide are errors */
     nd_loc loc, pipe_loc, micro_loc, zero_loc;
 } nd_plan;
@@ -438,8 +440,13 @@ typedef struct nd_cross {
     nd_value *from, *to;
 } nd_cross;
 
+/* lo .. hi-1 of the repeats over one axis; none where lo == hi. */
+typedef struct nd_iters {
+    int lo, hi;
+} nd_iters;
+
 typedef struct nd_stage {
-    int lo, hi;                      /* iterations of the pipelined repeats */
+    nd_iters *iters;                 /* by axis of plan.piped */
     int device;                      /* along the pipeline's mesh axis */
     ND_VEC(nd_op *) pre, fwd, bwd;   /* ops of module->step, in order */
     ND_VEC(nd_op *) wgt;             /* W; none: bwd is I and W at once */
@@ -771,7 +778,7 @@ void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
 
 /* Where along the pipeline a rank is; 0 without one. */
 int nd_device_of(const nd_module *m, int rank);
-/* Is `a` an axis whose repeats are cut in stages? */
+/* Is `a` one of the axes whose repeats are cut in stages? */
 bool nd_is_piped(const nd_module *m, const nd_axis *a);
 /* The iterations lo .. hi-1 of `a` that a stage runs and has. False: all of
  * them, whatever the stage (-1: not one of a program). */

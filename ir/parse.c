@@ -337,7 +337,9 @@ static void read_pipeline(nd_reader *r)
 {
     nd_plan *p = &r->m->plan;
     p->pipe_loc = r->prev.loc;
-    p->pipe_axis = nd_rd_axis(r);
+    do
+        ND_PUSH(r->c->arena, &p->piped, nd_rd_axis(r));
+    while (nd_rd_take(r, '+'));
     if (nd_rd_take(r, T_ARROW))
         read_pipe(r);
     while (nd_rd_take(r, ',')) {

@@ -6,19 +6,26 @@
  */
 #include "priv.h"
 
+static int piped_index(const nd_module *m, const nd_axis *a)
+{
+    int i = m->plan.piped.n - 1;
+    while (i >= 0 && m->plan.piped.v[i] != a)
+        i--;
+    return i;
+}
+
 bool nd_is_piped(const nd_module *m, const nd_axis *a)
 {
-    return m->plan.pipe_axis == a;
+    return piped_index(m, a) >= 0;
 }
 
 bool nd_stage_range(const nd_module *m, int stage, const nd_axis *a,
                     int64_t *lo, int64_t *hi)
 {
-    bool piped = m->program && m->program->nstages > 1 && stage >= 0 &&
-                 nd_is_piped(m, a);
-    *lo = piped ? m->program->stage[stage].lo : 0;
-    *hi = piped ? m->program->stage[stage].hi : a->size;
-    return piped;
+    int i = m->program && stage >= 0 ? piped_index(m, a) : -1;
+    *lo = i < 0 ? 0 : m->program->stage[stage].iters[i].lo;
+    *hi = i < 0 ? a->size : m->program->stage[stage].iters[i].hi;
+    return i >= 0;
 }
 
 int64_t nd_range_max(const nd_module *m, const nd_axis *a)
@@ -54,7 +61,7 @@ int64_t nd_device_max(const nd_module *m, const nd_axis *a)
     return most;
 }
 
-/* A stage holds its own iterations of the pipelined axis. */
+/* A stage holds its own iterations of the pipelined axes. */
 nd_piece ev_piece_at(const nd_module *m, nd_arena *a, const nd_type *t,
                      const int *coord, int stage)
 {

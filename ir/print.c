@@ -398,15 +398,19 @@ static void put_plan(nd_buf *b, const nd_module *m)
 {
     const nd_plan *p = &m->plan;
     put_rules(b, m);
-    if (p->pipe_axis) {
-        nd_putf(b, "pipeline %s", p->pipe_axis->name);
+    if (p->piped.n) {
+        for (int i = 0; i < p->piped.n; i++)
+            nd_putf(b, "%s%s", i ? " + " : "pipeline ", p->piped.v[i]->name);
         if (m->mesh.pipe >= 0)
             nd_putf(b, " -> %s", m->mesh.name[m->mesh.pipe]);
         nd_putf(b, ", schedule = %s", nd_schedule_name(b->arena, p));
         nd_putf(b, ", microbatches = %d", p->microbatches);
         for (int i = 0; i < p->nstages_given; i++)
             nd_putf(b, "%s%d", i ? ", " : ", stages = [", p->stages_given[i]);
-        nd_put(b, p->nstages_given ? "]\n" : "\n");
+        nd_put(b, p->nstages_given ? "]" : "");
+        if (p->memory > 0)
+            nd_putf(b, ", memory = %.17g", p->memory);
+        nd_put(b, "\n");
     } else if (p->microbatches > 1) {
         nd_putf(b, "microbatches %d\n", p->microbatches);
     }
@@ -477,11 +481,15 @@ static void put_crossings(nd_buf *b, const char *what, const nd_cross *c, int n)
 
 /* Comments: the stages follow from the graph and the plan, so a reader makes
  * them again. */
-static void put_stage(nd_buf *b, const nd_program *p, int s)
+static void put_stage(nd_buf *b, const nd_module *m, int s)
 {
-    const nd_stage *t = &p->stage[s];
-    nd_putf(b, "# stage %d: iterations %d .. %d, %d slots\n", s, t->lo, t->hi,
-            t->slots[SCHED_UNTIL_I]);
+    const nd_stage *t = &m->program->stage[s];
+    nd_putf(b, "# stage %d: ", s);
+    for (int i = 0; i < m->plan.piped.n; i++)
+        nd_putf(b, "%s %d .. %d, ",
+                m->plan.piped.n > 1 ? m->plan.piped.v[i]->name : "iterations",
+                t->iters[i].lo, t->iters[i].hi);
+    nd_putf(b, "%d slots\n", t->slots[SCHED_UNTIL_I]);
     put_ops(b, "pre", t->pre.v, t->pre.n);
     put_ops(b, "fwd", t->fwd.v, t->fwd.n);
     put_ops(b, "bwd", t->bwd.v, t->bwd.n);
@@ -526,7 +534,7 @@ void nd_print(nd_buf *b, nd_module *m)
         nd_put(b, "\n");
     }
     for (int i = 0; m->program && i < m->program->nstages; i++)
-        put_stage(b, m->program, i);
+        put_stage(b, m, i);
     if (m->program)
         put_rows(b, m->program->sched);
 }

@@ -34,7 +34,7 @@ static uint32_t pieces_of(const nd_module *m, const nd_param *p)
     uint32_t mask = 0;
     for (int i = 0; i < t->rank; i++) {
         mask |= nd_cut_bits(t->cut[i]);
-        if (!t->cut[i].n && t->axis[i] == m->plan.pipe_axis &&
+        if (!t->cut[i].n && nd_is_piped(m, t->axis[i]) &&
             m->program->nstages > 1)
             mask |= 1u << m->mesh.pipe;
     }
@@ -50,6 +50,20 @@ static uint32_t real(const nd_module *m, uint32_t mask)
     return mask;
 }
 
+/* The most iterations of an axis that one device's stages have together. */
+static int64_t most_iterations(const nd_code *c, const nd_axis *a)
+{
+    const nd_program *p = c->m->program;
+    int64_t *have = ND_NEWN(c->a, int64_t, p->ndevices), most = 0;
+    for (int s = 0; s < p->nstages; s++) {
+        int64_t lo, hi, *n = &have[p->stage[s].device];
+        nd_stage_range(c->m, s, a, &lo, &hi);
+        *n += hi - lo;
+        most = *n > most ? *n : most;
+    }
+    return most;
+}
+
 static size_t room_of(const nd_code *c, const nd_param *p)
 {
     const nd_module *m = c->m;
@@ -57,19 +71,23 @@ static size_t room_of(const nd_code *c, const nd_param *p)
     size_t n = 1;
     for (int i = 0; i < t->rank; i++) {
         int64_t most = nd_extent_max(&m->mesh, t->axis[i]->size, t->cut[i]);
-        if (!t->cut[i].n && t->axis[i] == m->plan.pipe_axis) {
-            int64_t *have = ND_NEWN(c->a, int64_t, m->program->ndevices);
-            most = 0;
-            for (int s = 0; s < m->program->nstages; s++) {
-                int64_t lo, hi, *n_of = &have[m->program->stage[s].device];
-                nd_stage_range(m, s, t->axis[i], &lo, &hi);
-                *n_of += hi - lo;
-                most = *n_of > most ? *n_of : most;
-            }
-        }
+        if (!t->cut[i].n && nd_is_piped(m, t->axis[i]))
+            most = most_iterations(c, t->axis[i]);
         n *= (size_t)most;
     }
     return n;
+}
+
+/* The devices that have iterations of an axis. */
+static uint32_t devices_with(const nd_module *m, const nd_axis *a)
+{
+    uint32_t mask = 0;
+    for (int s = 0; s < m->program->nstages; s++) {
+        int64_t lo, hi;
+        nd_stage_range(m, s, a, &lo, &hi);
+        mask |= (uint32_t)(hi > lo) << m->program->stage[s].device;
+    }
+    return mask;
 }
 
 static bool check_member(nd_code *c, int j, int k, uint32_t holders)
@@ -93,7 +111,7 @@ static bool check_member(nd_code *c, int j, int k, uint32_t holders)
     if (b->devices != holders)
         return wrong(c, p, j, "other devices hold the parameter");
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
-        b->devices != UINT32_MAX >> (32 - m->program->ndevices))
+        b->devices != devices_with(m, p->layer[0].axis))
         return wrong(c, p, j, "a device lacks its layers");
     if (b->zero & ~zero)
         return wrong(c, p, j, "shares its state over mesh axes that the plan "
@@ -147,8 +165,11 @@ static void see_pieces(const nd_mesh *m, const nd_ext *e, int j, int64_t n,
 static lengths lengths_of(const nd_module *m, const nd_ext *e)
 {
     lengths l = {INT64_MAX, 0};
-    for (int s = 0; e->piped && s < m->program->nstages; s++)
-        see_length(&l, m->program->stage[s].hi - m->program->stage[s].lo);
+    for (int s = 0; e->piped && s < m->program->nstages; s++) {
+        int64_t lo, hi;
+        nd_stage_range(m, s, e->axis, &lo, &hi);
+        see_length(&l, hi - lo);
+    }
     if (!e->piped)
         see_pieces(&m->mesh, e, 0, e->axis->size, &l);
     return l;

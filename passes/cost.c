@@ -1,4 +1,4 @@
-/* cost.c - work of one op on the busiest rank, and the time of a message.
+/* cost.c - work and time of one op on the busiest rank, and of a message.
  *
  * Sizes are the largest local ones, so a figure is an upper bound that even
  * shards attain. A contraction counts a multiply and an add per point of its
@@ -7,7 +7,9 @@
  * that (rings: Thakur, Rabenseifner, Gropp, IJHPCA 2005), all_to_all all but
  * its own part of what a rank holds; comm_bytes.c has them to the byte. A
  * message costs a latency for every round and its bytes over the bandwidth of
- * the slowest link on its way (the alpha-beta model).
+ * the slowest link on its way (the alpha-beta model). An op takes the time of
+ * its arithmetic and that of the bytes which it moves through memory, one after
+ * the other; operands of loop nests are taken to be at hand.
  */
 #include "passes.h"
 
@@ -100,8 +102,10 @@ const char *const nd_comm_names[COMM_NKINDS] = {
     [COMM_RECV] = "recv",
 };
 
-/* A host of eight devices, and a network between hosts. */
-const nd_cluster nd_default_cluster = {8, 450e9, 3e-6, 50e9, 8e-6};
+/* A host of eight devices, and a network between hosts; a device of 67 (narrow:
+ * 989) Tflop/s and 3.35 TB/s. */
+const nd_cluster nd_default_cluster = {8, 450e9, 3e-6, 50e9, 8e-6,
+                                       67e12, 989e12, 3.35e12};
 
 /* Messages that wait for each other in one call of n members. */
 static double rounds(nd_comm_kind k, int n)
@@ -138,4 +142,68 @@ double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
     double latency = near ? c->near_latency : c->far_latency;
     double bandwidth = near ? c->near_bandwidth : c->far_bandwidth;
     return rounds(k, members) * latency + bytes / bandwidth;
+}
+
+/* ---- the time of an op ---------------------------------------------------- */
+
+double nd_local_bytes(const nd_type *t, const nd_mesh *mesh)
+{
+    return local_numel(t, mesh) * (double)nd_dtype_size(t->dtype);
+}
+
+/* Through memory: all that products read and write, what loop nests write, and
+ * what they sum. */
+static double moved(const nd_op *op, const nd_mesh *mesh)
+{
+    double read = 0, made = 0;
+    for (int i = 0; i < op->nin; i++)
+        read += nd_local_bytes(&op->in[i]->type, mesh);
+    for (int i = 0; i < op->nout; i++)
+        made += nd_local_bytes(&op->out[i]->type, mesh);
+    switch (op->kind) {
+    case OP_CONTRACT:
+    case OP_GROUPED:
+    case OP_GROUPED_SUM:
+        return read + made;
+    case OP_REDUCE:
+        return read;
+    case OP_ACCUM:
+        return 2 * read;
+    case OP_GATHER:
+        return 2 * made;
+    case OP_SCATTER_ADD:
+        return 2 * nd_local_bytes(&op->in[0]->type, mesh);
+    default:
+        return nd_has_trait(op, 'n') ? made : 0;
+    }
+}
+
+static double comm_seconds(const nd_module *m, const nd_cluster *c,
+                           const nd_op *op)
+{
+    nd_spot s = nd_spot_of(m, 0);
+    int members = nd_group_size(&m->mesh, op->mesh);
+    if (members == 1)
+        return 0;
+    nd_message x = nd_op_message(op, &s);
+    double calls = x.calls ? (double)x.calls : 1;
+    return calls * nd_comm_seconds(c, &m->mesh, x.kind, op->mesh, members,
+                                   (double)x.bytes / calls);
+}
+
+double nd_op_seconds(const nd_module *m, const nd_cluster *c, const nd_op *op)
+{
+    double sum = 0;
+    if (op->kind == OP_REPEAT) {
+        for (int i = 0; i < op->body->ops.n; i++)
+            sum += nd_op_seconds(m, c, op->body->ops.v[i]);
+        return sum * (double)op->axes[0]->size;
+    }
+    if (nd_has_trait(op, 'k'))
+        sum = comm_seconds(m, c, op);
+    bool narrow = op->kind == OP_CONTRACT &&
+                  nd_is_narrow(op->in[0]->type.dtype);
+    return sum + nd_op_flops(op, &m->mesh) / (narrow ? c->narrow_flops
+                                                     : c->flops) +
+           moved(op, &m->mesh) / c->memory_bandwidth;
 }

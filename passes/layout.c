@@ -17,19 +17,18 @@
 
 static bool is_piped(const nd_module *m, const nd_axis *a, nd_cut cut)
 {
-    return m->plan.pipe_axis == a && cut.n == 0 && m->program &&
+    return nd_is_piped(m, a) && cut.n == 0 && m->program &&
            m->program->nstages > 1;
 }
 
 static void measure(const nd_module *m, nd_ext *e)
 {
     if (e->piped) {
-        const nd_program *p = m->program;
-        e->fixed = p->stage[0].hi - p->stage[0].lo;
-        for (int s = 0; s < p->nstages; s++) {
-            int64_t n = p->stage[s].hi - p->stage[s].lo;
-            e->max = n > e->max ? n : e->max;
-            if (n != e->fixed)
+        int64_t lo, hi;
+        e->fixed = e->max = nd_range_max(m, e->axis);
+        for (int s = 0; s < m->program->nstages; s++) {
+            nd_stage_range(m, s, e->axis, &lo, &hi);
+            if (hi - lo != e->max)
                 e->fixed = -1;
         }
         return;

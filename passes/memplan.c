@@ -327,10 +327,9 @@ static size_t state_floats(const nd_code *c, const nd_bucket *b)
     return n;
 }
 
-/* Arrays of optimizer state. */
-static int states_of(const nd_train *t, const nd_bucket *b)
+int nd_states_of(const nd_train *t, bool frozen, bool muon)
 {
-    if (b->frozen)
+    if (frozen)
         return 0;
     switch (t->opt) {
     case OPT_SGD:
@@ -342,7 +341,7 @@ static int states_of(const nd_train *t, const nd_bucket *b)
     case OPT_MUON:
         break;
     }
-    return b->muon ? 1 : 2;
+    return muon ? 1 : 2;
 }
 
 /* Room for muon to gather and orthogonalise one matrix of the largest
@@ -394,7 +393,8 @@ static size_t place_buckets(nd_code *c, int device, nd_device_mem *mem)
         nd_bucket_place *p = &mem->buckets.v[i];
         const nd_bucket *b = &c->mem.buckets.v[p->bucket];
         size_t bytes = state_floats(c, b) * 4;
-        for (int k = 0; k < states_of(&c->m->train, b); k++) {
+        int n = nd_states_of(&c->m->train, b->frozen, b->muon);
+        for (int k = 0; k < n; k++) {
             *(k ? &p->state2 : &p->state1) = at;
             mem->state_bytes += bytes;
             at += up64(bytes);

@@ -64,7 +64,7 @@ void nd_mincut_solve(nd_mincut *c, bool *kept);
 /* ---- pipeline.c --------------------------------------------------------- */
 
 /* Empty stages, placed as the plan's schedule wants them. */
-nd_program *nd_program_new(nd_module *m);
+nd_program *nd_program_new(nd_module *m, int devices);
 
 /* ---- stages_check.c ------------------------------------------------------ */
 
@@ -74,12 +74,12 @@ bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
-/* The computations of p devices with a stage each, for m microbatches. GPipe:
- * Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-Flush. */
-sched *nd_schedule_order(sched_kind k, int p, int m);
-/* Draws the timeline: a row per stage, a column per slot. */
+/* Proves that the schedule is right, and that the slots hold what the
+ * microbatches keep. Reports what is wrong. */
+bool nd_schedule_check(nd_module *m);
+/* Draws the timeline: a row per device, a column per slot. */
 void nd_schedule_draw(nd_buf *b, const nd_module *m);
-/* Idle slots over all slots of all stages, between 0 and 1. */
+/* Idle slots over all slots of all devices, between 0 and 1. */
 double nd_schedule_bubble(const nd_module *m);
 
 /* ---- cost.c ------------------------------------------------------------- */
@@ -103,6 +103,8 @@ typedef struct nd_cluster {
     int near;
     double near_bandwidth, near_latency;     /* bytes per second, seconds */
     double far_bandwidth, far_latency;
+    double flops, narrow_flops;      /* per second: f32, products of 16 bits */
+    double memory_bandwidth;
 } nd_cluster;
 extern const nd_cluster nd_default_cluster;
 /* Seconds that one call of `members` ranks along `mesh` takes, each of which
@@ -110,13 +112,19 @@ extern const nd_cluster nd_default_cluster;
 double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
                        uint32_t mesh, int members, double bytes);
 
+/* Bytes of a value on the rank that has most of it. */
+double nd_local_bytes(const nd_type *t, const nd_mesh *mesh);
+/* Seconds of one run of an op there, collectives included; of a repeat, of all
+ * its iterations. */
+double nd_op_seconds(const nd_module *m, const nd_cluster *c, const nd_op *op);
+
 /* ---- comm_bytes.c: what one rank sends ----------------------------------- */
 
 /* A rank at a microbatch: coord[micro]. */
 typedef struct nd_spot {
+    const nd_module *m;
     const nd_mesh *mesh;
     int coord[ND_MAX_MESH];
-    const nd_module *m;
     int stage;                       /* whose iterations it has */
 } nd_spot;
 /* At the first stage of its device. */
@@ -448,6 +456,8 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 bool nd_overlap_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+/* Arrays of optimizer state that a parameter has. */
+int nd_states_of(const nd_train *t, bool frozen, bool muon);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 
 /* ---- buckets.c, buckets_check.c ------------------------------------------ */

@@ -1,36 +1,15 @@
-/* pipeline.c - cut the chain [ops][repeat iterations][ops] into stages.
- *
- * The repeat over the pipelined axis runs on every stage, iterations
- * [lo, hi) each. What it needs runs on the first stage, everything else
- * forward on the last; backward mirrors that around the reverse repeat. Ops
- * that depend on inputs alone run on any stage that reads them.
+/* pipeline.c - cut the chain [ops][iterations][ops][iterations][ops] into
+ * stages.
  *
  *   stage 0   [embedding] [layers 0..3)            sends %x    receives %dx
  *   stage 1               [layers 3..6) [loss]     receives %x sends %dx
  *
- * A value that a stage reads and an earlier one made crosses every boundary in
- * between; a parameter read on several stages is held by each (its gradient is
- * then pending over those stages).
+ * What the pass does, in this order: the plan and the repeats are checked; each
+ * op finds its place in the chain (chain.c); the parts of the chain are weighed
+ * (weigh.c) and given to stages (cut.c, partition.c); the lists of every stage
+ * follow (stages.c); stages_check.c proves them.
  */
-#include "passes.h"
-
-#include <string.h>
-
-enum { EVERYWHERE = -1, ON_DEMAND = -2 };
-
-typedef struct pipe {
-    nd_module *m;
-    nd_arena *a;
-    int p;                           /* stages */
-    nd_op *fwd, *bwd;                /* the pipelined repeats, or NULL */
-    bool **has_op;                   /* [stage][op index] */
-    bool **has_param;                /* [stage][param index] */
-} pipe;
-
-static int last(const pipe *pp)
-{
-    return pp->p - 1;
-}
+#include "pipeline.h"
 
 /* ---- the repeats and their iterations ------------------------------------ */
 
@@ -40,10 +19,10 @@ enum { MAX_DEVICES = 32 };
 static bool check_plan(pipe *pp)
 {
     nd_module *m = pp->m;
-    if (m->program->ndevices > MAX_DEVICES) {
+    if (pp->devices > MAX_DEVICES) {
         nd_error(m->ctx, m->plan.pipe_loc, "%d devices along the pipeline, at "
-                 "most %d; a device can have several stages",
-                 m->program->ndevices, MAX_DEVICES);
+                 "most %d; a device can have several stages", pp->devices,
+                 MAX_DEVICES);
         return false;
     }
     if (pp->p > 1 && m->plan.zero && (m->plan.zero_mesh >> m->mesh.pipe & 1)) {
@@ -56,15 +35,15 @@ static bool check_plan(pipe *pp)
     return true;
 }
 
-static bool find_repeats(pipe *pp)
+static bool find_repeat(pipe *pp, const nd_axis *axis)
 {
     nd_module *m = pp->m;
-    const nd_axis *axis = m->plan.pipe_axis;
-    for (int i = 0; axis && i < m->step->ops.n; i++) {
+    const nd_op *there = NULL, *back = NULL;
+    for (int i = 0; i < m->step->ops.n; i++) {
         nd_op *op = m->step->ops.v[i];
         if (op->kind != OP_REPEAT || op->axes[0] != axis)
             continue;
-        nd_op **slot = op->reverse ? &pp->bwd : &pp->fwd;
+        const nd_op **slot = op->reverse ? &back : &there;
         if (*slot) {
             nd_error(m->ctx, op->loc,
                      "two repeats over the pipelined axis `%s`", axis->name);
@@ -73,16 +52,23 @@ static bool find_repeats(pipe *pp)
         }
         *slot = op;
     }
-    if (axis && !pp->fwd) {
+    if (!there)
         nd_error(m->ctx, m->plan.pipe_loc,
                  "no repeat over the pipelined axis `%s`", axis->name);
-        return false;
-    }
-    if (axis && pp->p > axis->size) {
-        nd_error(m->ctx, m->plan.pipe_loc,
-                 "%d pipeline stages for %lld iterations of `%s`: a stage "
-                 "would be empty", pp->p, (long long)axis->size, axis->name);
-        return false;
+    return there;
+}
+
+/* The forward ones, in the order of the program. */
+static bool find_repeats(pipe *pp)
+{
+    nd_module *m = pp->m;
+    for (int i = 0; i < m->plan.piped.n; i++)
+        if (!find_repeat(pp, m->plan.piped.v[i]))
+            return false;
+    for (int i = 0; i < m->step->ops.n; i++) {
+        pipe_repeat r = {.fwd = m->step->ops.v[i]};
+        if (pipe_is_piped(pp, r.fwd) && !r.fwd->reverse)
+            ND_PUSH(pp->a, &pp->repeats, r);
     }
     return true;
 }
@@ -94,9 +80,12 @@ typedef struct holders {
     bool ok;
 } holders;
 
-static bool has_axis(const holders *h, const nd_value *v)
+static const nd_axis *axis_of(const holders *h, const nd_value *v)
 {
-    return nd_axis_at(&v->type, h->pp->m->plan.pipe_axis) >= 0;
+    for (int i = 0; i < v->type.rank; i++)
+        if (nd_is_piped(h->pp->m, v->type.axis[i]))
+            return v->type.axis[i];
+    return NULL;
 }
 
 /* A stage holds its own iterations of the axis alone. That is right for what
@@ -105,25 +94,25 @@ static void check_holder(nd_op *op, void *user)
 {
     holders *h = user;
     nd_module *m = h->pp->m;
-    const nd_axis *axis = m->plan.pipe_axis;
-    bool piped = op == h->pp->fwd || op == h->pp->bwd;
+    const nd_axis *own = pipe_is_piped(h->pp, op) ? op->axes[0] : NULL;
     const nd_value *found = NULL;
-    if (op->kind == OP_PARAM) {
-        const nd_param *p = nd_param_of(op->out[0]);
-        piped = p->nlayers && p->layer[0].axis == axis;
-    }
+    if (op->kind == OP_PARAM && nd_param_of(op->out[0])->nlayers)
+        own = nd_param_of(op->out[0])->layer[0].axis;
     if (op->nout == 1 && nd_is_weight_copy(op->out[0]))
-        piped = true;                /* its parameter's op answers for it */
-    for (int i = 0; i < op->nin && !piped; i++)
-        found = has_axis(h, op->in[i]) ? op->in[i] : found;
-    for (int i = 0; i < op->nout && !piped; i++)
-        found = has_axis(h, op->out[i]) ? op->out[i] : found;
+        return;                      /* its parameter's op answers for it */
+    for (int i = 0; i < op->nin; i++)
+        if (axis_of(h, op->in[i]) && axis_of(h, op->in[i]) != own)
+            found = op->in[i];
+    for (int i = 0; i < op->nout; i++)
+        if (axis_of(h, op->out[i]) && axis_of(h, op->out[i]) != own)
+            found = op->out[i];
     if (!h->ok || !found)
         return;
     h->ok = false;
+    const char *axis = axis_of(h, found)->name;
     nd_error(m->ctx, op->loc, "`%s` has the pipelined axis `%s`, of which a "
              "stage holds its own iterations alone; give it an axis of its "
-             "own: `axis other = %s`", found->name, axis->name, axis->name);
+             "own: `axis other = %s`", found->name, axis, axis);
     nd_note(m->ctx, m->plan.pipe_loc, "the axis is cut in stages here");
 }
 
@@ -132,7 +121,7 @@ static void check_inner(nd_op *op, void *user)
     holders *h = user;
     nd_module *m = h->pp->m;
     if (!h->ok || op->kind != OP_REPEAT || !op->block->parent ||
-        op->axes[0] != m->plan.pipe_axis)
+        !nd_is_piped(m, op->axes[0]))
         return;
     h->ok = false;
     nd_error(m->ctx, op->loc, "a repeat over the pipelined axis `%s` inside "
@@ -143,315 +132,14 @@ static void check_inner(nd_op *op, void *user)
 static bool check_holders(pipe *pp)
 {
     holders h = {pp, true};
-    if (pp->fwd && pp->p > 1) {
+    if (pp->p > 1) {
         nd_walk(pp->m->step, check_inner, &h);
         nd_walk(pp->m->step, check_holder, &h);
     }
     return h.ok;
 }
 
-/* ---- where each op runs -------------------------------------------------- */
-
-static void mark_reads(nd_op *op, int bit);
-
-static void mark_value(nd_value *v, int bit)
-{
-    if (v->def && !(v->def->mark & bit)) {
-        v->def->mark |= bit;
-        mark_reads(v->def, bit);
-    }
-}
-
-/* Marks all ancestors of op. */
-static void mark_reads(nd_op *op, int bit)
-{
-    for (int i = 0; i < op->nin; i++)
-        mark_value(op->in[i], bit);
-    for (int i = 0; op->body && i < op->body->ops.n; i++)
-        mark_reads(op->body->ops.v[i], bit);
-    for (int i = 0; op->body && i < op->body->yields.n; i++)
-        mark_value(op->body->yields.v[i], bit);
-}
-
-enum { BEFORE_FWD = 1, AFTER_BWD = 2, OF_FIRST = 4 };
-
-/* Does everything that this op reads, and that is not at hand on any stage,
- * come from the first one? Then the op belongs there too. */
-static bool reads_first_only(const nd_op *op)
-{
-    bool some = false;
-    if (op->body)
-        return false;
-    for (int i = 0; i < op->nin; i++) {
-        const nd_op *d = op->in[i]->def;
-        if (d->kind == OP_PARAM || op->in[i]->mark ||
-            nd_is_weight_copy(op->in[i]))
-            continue;
-        if (!(d->mark & (d->phase == PH_BWD ? OF_FIRST : BEFORE_FWD)))
-            return false;
-        some = true;
-    }
-    return some;
-}
-
-static bool reads_after_bwd(const nd_op *op)
-{
-    for (int i = 0; i < op->nin; i++)
-        if (op->in[i]->def && (op->in[i]->def->mark & AFTER_BWD))
-            return true;
-    for (int i = 0; op->body && i < op->body->ops.n; i++)
-        if (reads_after_bwd(op->body->ops.v[i]))
-            return true;
-    return false;
-}
-
-/* A backward op on the last stage cannot wait for one that the first stage runs
- * at the end: what it reads runs with it, from values that crossed forward. */
-static void pull_to_last(const nd_op *reader, const nd_op *op)
-{
-    if (reader->mark & (OF_FIRST | AFTER_BWD) && !reader->body)
-        return;
-    for (int i = 0; i < op->nin; i++)
-        if (op->in[i]->def && op->in[i]->def->phase == PH_BWD)
-            op->in[i]->def->mark &= ~OF_FIRST;
-    for (int i = 0; op->body && i < op->body->ops.n; i++)
-        pull_to_last(reader, op->body->ops.v[i]);
-}
-
-static void relate(pipe *pp)
-{
-    nd_block *b = pp->m->step;
-    nd_mark_free(pp->m);             /* values; ops have marks of their own */
-    if (pp->fwd)
-        mark_reads(pp->fwd, BEFORE_FWD);
-    if (!pp->bwd)
-        return;
-    pp->bwd->mark |= AFTER_BWD;
-    for (int i = 0; i < b->ops.n; i++) {
-        nd_op *op = b->ops.v[i];
-        if (op->phase != PH_BWD)
-            continue;
-        if (reads_after_bwd(op))
-            op->mark |= AFTER_BWD;
-        if (reads_first_only(op))
-            op->mark |= OF_FIRST;
-    }
-    for (int i = b->ops.n - 1; i >= 0; i--)
-        if (b->ops.v[i]->phase == PH_BWD)
-            pull_to_last(b->ops.v[i], b->ops.v[i]);
-}
-
-/* Hoisted ops depend on inputs alone even where a collective brought them. A
- * weight is cast on each stage that reads it rather than sent. */
-static bool on_demand(const nd_op *op)
-{
-    return op->kind == OP_PARAM || op->phase == PH_PRE ||
-           (op->nout == 1 &&
-            (op->out[0]->mark || nd_is_weight_copy(op->out[0])));
-}
-
-static int place_of(const pipe *pp, const nd_op *op)
-{
-    if (op == pp->fwd || op == pp->bwd)
-        return EVERYWHERE;
-    if (on_demand(op))
-        return ON_DEMAND;
-    if (op->phase == PH_BWD)
-        return (op->mark & (AFTER_BWD | OF_FIRST)) ? 0 : last(pp);
-    return (op->mark & BEFORE_FWD) ? 0 : last(pp);
-}
-
-static bool runs_on(const pipe *pp, const nd_op *op, int s)
-{
-    int at = place_of(pp, op);
-    return at == EVERYWHERE || at == s;
-}
-
-/* ---- balance ------------------------------------------------------------- */
-
-/* One more iteration to the cheapest stage until none is left: with equal
- * iterations that minimises the heaviest stage. Ties go to earlier stages. */
-static void balance(pipe *pp, int *count)
-{
-    nd_module *m = pp->m;
-    double *load = ND_NEWN(pp->a, double, pp->p);
-    double layers = (double)pp->fwd->axes[0]->size;
-    double each = nd_op_flops(pp->fwd, &m->mesh) / layers;
-    for (int i = 0; i < m->step->ops.n; i++) {
-        nd_op *op = m->step->ops.v[i];
-        int at = place_of(pp, op);
-        if (op->phase == PH_FWD && at >= 0)
-            load[at] += nd_op_flops(op, &m->mesh);
-    }
-    for (int s = 0; s < pp->p; s++) {
-        count[s] = 1;
-        load[s] += each;
-    }
-    for (int64_t left = pp->fwd->axes[0]->size - pp->p; left > 0; left--) {
-        int best = 0;
-        for (int s = 1; s < pp->p; s++)
-            if (load[s] < load[best])
-                best = s;
-        count[best]++;
-        load[best] += each;
-    }
-}
-
-static void set_ranges(pipe *pp)
-{
-    nd_module *m = pp->m;
-    if (!pp->fwd)
-        return;
-    int *count = ND_NEWN(pp->a, int, pp->p);
-    if (m->plan.nstages_given)
-        memcpy(count, m->plan.stages_given, sizeof *count * (size_t)pp->p);
-    else
-        balance(pp, count);
-    for (int s = 0, at = 0; s < pp->p; s++) {
-        m->program->stage[s].lo = at;
-        at += count[s];
-        m->program->stage[s].hi = at;
-    }
-}
-
-/* ---- what each stage needs ----------------------------------------------- */
-
-static void need_op(pipe *pp, int s, nd_op *op);
-
-static void need_value(pipe *pp, int s, const nd_value *v)
-{
-    nd_op *d = v->def;
-    if (!d || d->block != pp->m->step)
-        return;
-    if (d->kind == OP_PARAM)
-        pp->has_param[s][d->param->index] = true;
-    else if (on_demand(d))
-        need_op(pp, s, d);
-}
-
-static void need_reads(pipe *pp, int s, nd_op *op)
-{
-    /* On later stages what a repeat carries is received. */
-    bool later = op == pp->fwd ? s > 0 : op == pp->bwd && s < last(pp);
-    for (int i = later ? op->ncarry : 0; i < op->nin; i++)
-        need_value(pp, s, op->in[i]);
-    if (op->kind == OP_ACCUM)
-        pp->has_param[s][op->param->index] = true;
-    if (!op->body)
-        return;
-    for (int i = 0; i < op->body->ops.n; i++)
-        need_reads(pp, s, op->body->ops.v[i]);
-    for (int i = 0; i < op->body->yields.n; i++)
-        need_value(pp, s, op->body->yields.v[i]);
-}
-
-static void need_op(pipe *pp, int s, nd_op *op)
-{
-    if (pp->has_op[s][op->mark])
-        return;
-    pp->has_op[s][op->mark] = true;
-    need_reads(pp, s, op);
-}
-
-static void fill_lists(pipe *pp, int s)
-{
-    nd_module *m = pp->m;
-    nd_stage *st = &m->program->stage[s];
-    for (int i = 0; i < m->step->ops.n; i++) {
-        nd_op *op = m->step->ops.v[i];
-        if (!pp->has_op[s][i])
-            continue;
-        if (op->phase == PH_PRE)
-            ND_PUSH(pp->a, &st->pre, op);
-        else if (op->phase == PH_FWD)
-            ND_PUSH(pp->a, &st->fwd, op);
-        else
-            ND_PUSH(pp->a, &st->bwd, op);
-    }
-    for (int i = 0; i < m->params.n; i++)
-        if (pp->has_param[s][i])
-            ND_PUSH(pp->a, &st->params, m->params.v[i]);
-}
-
-/* ---- what crosses, what is kept ------------------------------------------ */
-
-static void cross(pipe *pp, nd_stage *st, bool forward, nd_value *from,
-                  nd_value *to)
-{
-    nd_cross c = {from, to};
-    if (forward) {
-        for (int i = 0; i < st->send_fwd.n; i++)
-            if (st->send_fwd.v[i].from == from)
-                return;
-        ND_PUSH(pp->a, &st->send_fwd, c);
-    } else {
-        for (int i = 0; i < st->send_bwd.n; i++)
-            if (st->send_bwd.v[i].from == from)
-                return;
-        ND_PUSH(pp->a, &st->send_bwd, c);
-    }
-}
-
-static void keep(pipe *pp, nd_stage *st, nd_value *v)
-{
-    for (int i = 0; i < st->saved.n; i++)
-        if (st->saved.v[i] == v)
-            return;
-    ND_PUSH(pp->a, &st->saved, v);
-}
-
-/* The stage on which an outer value is final. */
-static int made_on(const pipe *pp, const nd_value *v)
-{
-    if (v->def == pp->fwd)
-        return last(pp);
-    if (v->def == pp->bwd)
-        return 0;
-    return place_of(pp, v->def);
-}
-
-static void route(pipe *pp, int s, nd_op *reader, nd_value *v)
-{
-    nd_stage *stage = pp->m->program->stage;
-    nd_op *d = v->def;
-    if (!d || d->block != pp->m->step || d->kind == OP_PARAM ||
-        d->kind == OP_INPUT || d->phase == PH_PRE)
-        return;
-    bool stacked = (d == pp->fwd || d == pp->bwd) && v->index >= d->ncarry;
-    int from = stacked || place_of(pp, d) == ON_DEMAND ? s : made_on(pp, v);
-    for (int k = from; k < s; k++)
-        cross(pp, &stage[k], true, v, v);
-    for (int k = from; k > s; k--)
-        cross(pp, &stage[k], false, v, v);
-    if (reader->phase == PH_BWD && d->phase == PH_FWD)
-        keep(pp, &stage[s], v);
-}
-
-static void route_reads(pipe *pp, int s, nd_op *op, nd_op *reader)
-{
-    bool later = op == pp->fwd ? s > 0 : op == pp->bwd && s < last(pp);
-    for (int i = later ? op->ncarry : 0; i < op->nin; i++)
-        route(pp, s, reader, op->in[i]);
-    if (!op->body)
-        return;
-    for (int i = 0; i < op->body->ops.n; i++)
-        route_reads(pp, s, op->body->ops.v[i], reader);
-    for (int i = 0; i < op->body->yields.n; i++)
-        route(pp, s, reader, op->body->yields.v[i]);
-}
-
-static void carried_across(pipe *pp)
-{
-    nd_stage *stage = pp->m->program->stage;
-    for (int s = 0; pp->fwd && s < last(pp); s++)
-        for (int i = 0; i < pp->fwd->ncarry; i++)
-            cross(pp, &stage[s], true, pp->fwd->out[i], pp->fwd->in[i]);
-    for (int s = last(pp); pp->bwd && s > 0; s--)
-        for (int i = 0; i < pp->bwd->ncarry; i++)
-            cross(pp, &stage[s], false, pp->bwd->out[i], pp->bwd->in[i]);
-}
-
-/* ---- operands that stages after the first receive ------------------------ */
+/* ---- values that only some stages have ----------------------------------- */
 
 typedef struct counting {
     const nd_value *v;
@@ -475,7 +163,7 @@ static void own_operands(pipe *pp, nd_op *r)
         counting c = {r->in[i], 0};
         nd_walk(pp->m->step, count_uses, &c);
         nd_op *d = r->in[i]->def;
-        if (c.uses == 1 && d->phase == r->phase && !on_demand(d))
+        if (c.uses == 1 && d->phase == r->phase && !pipe_on_demand(d))
             continue;
         nd_block *b = pp->m->step;
         nd_builder at = {.m = pp->m, .block = b, .phase = r->phase,
@@ -489,108 +177,77 @@ static void own_operands(pipe *pp, nd_op *r)
     }
 }
 
-static void fill_crossings(pipe *pp)
-{
-    nd_block *b = pp->m->step;
-    carried_across(pp);
-    for (int s = 0; s < pp->p; s++)
-        for (int i = 0; i < b->ops.n; i++)
-            if (runs_on(pp, b->ops.v[i], s))
-                route_reads(pp, s, b->ops.v[i], b->ops.v[i]);
-}
-
-static void fill_stages(pipe *pp)
-{
-    nd_block *b = pp->m->step;
-    int *place = ND_NEWN(pp->a, int, b->ops.n + 1);
-    for (int i = 0; i < b->ops.n; i++)
-        place[i] = place_of(pp, b->ops.v[i]);
-    /* From here on a mark is the op's index in the block. */
-    for (int i = 0; i < b->ops.n; i++)
-        b->ops.v[i]->mark = i;
-    pp->has_op = ND_NEWN(pp->a, bool *, pp->p);
-    pp->has_param = ND_NEWN(pp->a, bool *, pp->p);
-    for (int s = 0; s < pp->p; s++) {
-        pp->has_op[s] = ND_NEWN(pp->a, bool, b->ops.n + 1);
-        pp->has_param[s] = ND_NEWN(pp->a, bool, pp->m->params.n + 1);
-        for (int i = 0; i < b->ops.n; i++)
-            if (place[i] == EVERYWHERE || place[i] == s)
-                need_op(pp, s, b->ops.v[i]);
-        fill_lists(pp, s);
-    }
-}
-
-/* Every parameter has a home, also one that nothing reads: it is initialised
- * and saved like the others. Of a stacked one each stage holds its layers. */
-static void house_unused(pipe *pp)
-{
-    nd_module *m = pp->m;
-    for (int i = 0; i < m->params.n; i++) {
-        bool held = false;
-        for (int s = 0; s < pp->p; s++)
-            held |= pp->has_param[s][i];
-        const nd_param *p = m->params.v[i];
-        bool stacked = p->nlayers && p->layer[0].axis == m->plan.pipe_axis;
-        for (int s = 0; s < (held ? 0 : stacked ? pp->p : 1); s++)
-            ND_PUSH(pp->a, &m->program->stage[s].params, m->params.v[i]);
-    }
-}
-
 /* A loss that the repeat carries is final on the last stage alone: a copy
  * there takes its place. */
 static void own_loss(pipe *pp)
 {
     nd_module *m = pp->m;
-    if (!m->loss || !pp->fwd || m->loss->def != pp->fwd)
+    const nd_op *r = m->loss ? m->loss->def : NULL;
+    if (!r || !pipe_is_piped(pp, r))
         return;
     nd_builder at = {.m = m, .block = m->step, .phase = PH_FWD,
-                     .loc = pp->fwd->loc, .path = pp->fwd->path,
+                     .loc = r->loc, .path = r->path,
                      .hint = m->loss->name};
-    while (m->step->ops.v[at.at++] != pp->fwd)
+    while (m->step->ops.v[at.at++] != r)
         ;
     nd_type like = m->loss->type;
     m->loss = nd_op_new(&at, OP_BROADCAST, 1, &m->loss, 1, &like)->out[0];
 }
 
-nd_program *nd_program_new(nd_module *m)
+static void own_values(pipe *pp)
+{
+    nd_block *b = pp->m->step;
+    own_loss(pp);
+    for (int i = 0; i < b->ops.n; i++) {
+        nd_op *op = b->ops.v[i];
+        if (!pipe_is_piped(pp, op))
+            continue;
+        nd_mark_free(pp->m);
+        own_operands(pp, op);
+        while (b->ops.v[i] != op)
+            i++;
+    }
+}
+
+static int stage_count(const nd_plan *p, int devices)
+{
+    return devices > 1 ? devices * sched_per_rank(p->schedule, p->per_device)
+                       : 1;
+}
+
+nd_program *nd_program_new(nd_module *m, int devices)
 {
     nd_arena *a = m->ctx->arena;
-    int devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
     nd_program *p = ND_NEW(a, nd_program);
     sched_kind kind = m->plan.schedule;
     sched_where where = kind < SCHED_NKINDS ? sched_kinds[kind].where
                                             : SCHED_LOOP;
     p->ndevices = devices;
-    p->nstages = devices;
-    if (devices > 1)
-        p->nstages *= sched_per_rank(kind, m->plan.per_device);
+    p->nstages = stage_count(&m->plan, devices);
     p->nmicro = m->plan.microbatches;
     p->stage = ND_NEWN(a, nd_stage, p->nstages);
-    for (int s = 0; s < p->nstages; s++)
+    for (int s = 0; s < p->nstages; s++) {
         p->stage[s].device = sched_rank_of(where, devices, s);
+        p->stage[s].iters = ND_NEWN(a, nd_iters, m->plan.piped.n + 1);
+    }
     return p;
 }
 
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
     (void)o;
-    nd_arena *a = m->ctx->arena;
-    pipe pp = {.m = m, .a = a};
-    m->program = nd_program_new(m);
-    pp.p = m->program->nstages;
+    pipe pp = {.m = m, .a = m->ctx->arena};
+    pp.devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
+    pp.p = stage_count(&m->plan, pp.devices);
     if (!check_plan(&pp) || !find_repeats(&pp) || !check_holders(&pp))
         return false;
-    if (pp.p > 1) {
-        own_loss(&pp);
-        nd_mark_free(m);
-        own_operands(&pp, pp.fwd);
-        nd_mark_free(m);
-        own_operands(&pp, pp.bwd);
-    }
-    relate(&pp);
-    set_ranges(&pp);
-    fill_crossings(&pp);
-    fill_stages(&pp);
-    house_unused(&pp);
+    if (pp.p > 1)
+        own_values(&pp);
+    pipe_chain(&pp);
+    pipe_weigh(&pp);
+    m->program = nd_program_new(m, pp.devices);
+    if (!pipe_cut(&pp))
+        return false;
+    pipe_fill(&pp);
     return nd_stages_check(m);
 }

@@ -94,7 +94,7 @@ static const nd_op *pipelined_repeat(const nd_module *m)
         return NULL;
     for (int i = 0; i < m->step->ops.n; i++)
         if (m->step->ops.v[i]->kind == OP_REPEAT &&
-            m->step->ops.v[i]->axes[0] == m->plan.pipe_axis)
+            nd_is_piped(m, m->step->ops.v[i]->axes[0]))
             return m->step->ops.v[i];
     return NULL;
 }

@@ -24,7 +24,7 @@ static double runs(const nd_module *m, const nd_block *b, nd_phase phase)
     double n = phase == PH_PRE ? 1 : m->plan.microbatches;
     for (; b->parent; b = b->parent->block) {
         int64_t size = b->parent->axes[0]->size, stages = 1;
-        if (b->parent->axes[0] == m->plan.pipe_axis && m->mesh.pipe >= 0)
+        if (nd_is_piped(m, b->parent->axes[0]) && m->mesh.pipe >= 0)
             stages = m->mesh.size[m->mesh.pipe];
         n *= (double)((size + stages - 1) / stages);
     }

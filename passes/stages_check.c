@@ -37,7 +37,7 @@ static void complain(stages *st, const nd_op *op, const nd_value *v,
 static bool is_piped(const nd_module *m, const nd_op *op)
 {
     return op && op->kind == OP_REPEAT && op->block == m->step &&
-           op->axes[0] == m->plan.pipe_axis;
+           nd_is_piped(m, op->axes[0]);
 }
 
 static void read_value(stages *st, const nd_op *reader, nd_value *v)
@@ -66,12 +66,20 @@ static void read_all(stages *st, const nd_op *op, const nd_op *reader)
             read_value(st, reader, op->body->yields.v[i]);
 }
 
+/* Does a stage run the iterations of a repeat that come last? */
+static bool ends_on(const stages *st, const nd_op *op, int s)
+{
+    int64_t lo, hi;
+    nd_stage_range(st->m, s, op->axes[0], &lo, &hi);
+    return hi > lo && (op->reverse ? lo == 0 : hi == op->axes[0]->size);
+}
+
 static void make(stages *st, const nd_op *op)
 {
-    int last = op->reverse ? 0 : st->m->program->nstages - 1;
     for (int i = 0; i < op->nout; i++) {
         nd_table_put(&st->have, op->out[i], op->out[i]);
-        if (is_piped(st->m, op) && i < op->ncarry && st->s != last)
+        if (is_piped(st->m, op) && i < op->ncarry &&
+            !ends_on(st, op, st->s))
             nd_table_put(&st->partial, op->out[i], op->out[i]);
     }
 }
@@ -176,6 +184,17 @@ static bool has_effect(const nd_op *op)
     return found;
 }
 
+static int stages_of(const stages *st, const nd_op *op)
+{
+    int n = 0;
+    for (int s = 0; s < st->m->program->nstages; s++) {
+        int64_t lo, hi;
+        nd_stage_range(st->m, s, op->axes[0], &lo, &hi);
+        n += hi > lo;
+    }
+    return n;
+}
+
 static void check_effects(stages *st)
 {
     const nd_program *p = st->m->program;
@@ -188,7 +207,7 @@ static void check_effects(stages *st)
     }
     for (int i = 0; i < st->m->step->ops.n; i++) {
         const nd_op *op = st->m->step->ops.v[i];
-        int want = is_piped(st->m, op) ? p->nstages : 1;
+        int want = is_piped(st->m, op) ? stages_of(st, op) : 1;
         int is = times(&runs, op);
         if (st->ok && has_effect(op) && is != want) {
             nd_error(st->m->ctx, op->loc, "%s runs on %d stages, not on %d",
@@ -201,19 +220,18 @@ static void check_effects(stages *st)
 static void check_ranges(stages *st)
 {
     const nd_module *m = st->m;
-    const nd_program *p = m->program;
-    int64_t at = 0;
-    bool piped = p->nstages > 1 && m->plan.pipe_axis;
-    for (int s = 0; piped && s < p->nstages; s++) {
-        if (p->stage[s].lo != at || p->stage[s].hi <= at)
-            st->ok = false;
-        at = p->stage[s].hi;
+    for (int i = 0; i < m->plan.piped.n && st->ok; i++) {
+        int64_t at = 0, lo, hi;
+        for (int s = 0; s < m->program->nstages; s++) {
+            nd_stage_range(m, s, m->plan.piped.v[i], &lo, &hi);
+            st->ok &= lo == at && hi >= lo;
+            at = hi;
+        }
+        st->ok &= at == m->plan.piped.v[i]->size;
+        if (!st->ok)
+            nd_error(m->ctx, m->plan.pipe_loc, "the stages do not run each "
+                     "iteration of %s once", m->plan.piped.v[i]->name);
     }
-    if (st->ok && (!piped || at == m->plan.pipe_axis->size))
-        return;
-    st->ok = false;
-    nd_error(m->ctx, m->plan.pipe_loc, "the stages do not run each iteration "
-             "of %s once", m->plan.pipe_axis->name);
 }
 
 bool nd_stages_check(nd_module *m)

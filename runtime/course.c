@@ -1,5 +1,5 @@
-/* course.c - the schedule that a run follows, and the slots that it takes. It is
- * made once for all ranks, before anything else is, and never changes.
+/* course.c - the schedule that a run follows, and the slots that it takes. Made
+ * once for all ranks, before anything else is; it never changes.
  */
 #include "ndrt_internal.h"
 

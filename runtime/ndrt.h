@@ -62,8 +62,8 @@ typedef enum {
 
 /* A trained tensor. Stored row-major with the *largest* local size of every
  * axis as its stride, so offsets are the same on all ranks of a device; the
- * elements past a short rank's own size stay zero. Where stages cut an axis, the
- * iterations of a device's stages follow each other. */
+ * elements past a short rank's own size stay zero. Where stages cut an axis,
+ * the iterations of a device's stages follow each other. */
 typedef struct ndrt_param {
     const char *name;             /* "layers.attn.q.w" */
     int naxes;

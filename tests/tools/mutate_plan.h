@@ -43,14 +43,14 @@ static made bucket_zero(subject *s, int site)
     return flip(s, site, offsetof(nd_bucket, zero), "zero");
 }
 
-static made bucket_stages(subject *s, int site)
+static made bucket_devices(subject *s, int site)
 {
-    int n = s->m->program->nstages;
+    int n = s->m->program->ndevices;
     nd_bucket *b = bucket_at(s, site / n);
     if (!b)
         return NO_SITE;
-    tell(s, "bucket %d, stage %d changed", site / n, site % n);
-    b->stages ^= 1u << site % n;
+    tell(s, "bucket %d, device %d changed", site / n, site % n);
+    b->devices ^= 1u << site % n;
     return MADE;
 }
 
@@ -113,7 +113,7 @@ static bool same_bucket(const subject *s, const nd_bucket *a,
 {
     return one_rank(s, (a->sum ^ b->sum) | (a->cut ^ b->cut) |
                            (a->zero ^ b->zero)) &&
-           a->stages == b->stages && a->decay == b->decay &&
+           a->devices == b->devices && a->decay == b->decay &&
            a->frozen == b->frozen && a->muon == b->muon;
 }
 
@@ -182,9 +182,10 @@ static made range(subject *s, int site)
     int k = site / 4, by = site % 2 ? 1 : -1;
     if (k >= p->nstages)
         return NO_SITE;
-    if (!s->m->plan.pipe_axis)
+    if (!s->m->plan.piped.n)
         return NO_SENSE;
-    int *at = site % 4 < 2 ? &p->stage[k].lo : &p->stage[k].hi;
+    nd_iters *it = p->stage[k].iters;
+    int *at = site % 4 < 2 ? &it->lo : &it->hi;
     tell(s, "stage %d: %s %+d", k, site % 4 < 2 ? "lo" : "hi", by);
     *at += by;
     return MADE;

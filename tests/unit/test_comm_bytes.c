@@ -20,7 +20,8 @@ static nd_axis cols = {.name = "cols", .size = 7};
 
 static nd_spot spot(int a, int b)
 {
-    return (nd_spot){.mesh = &mesh, .coord = {a, b, 0}};
+    static const nd_module no_stages;
+    return (nd_spot){.m = &no_stages, .mesh = &mesh, .coord = {a, b, 0}};
 }
 
 /* [rows/a/b, cols], or without the b. */
@@ -140,7 +141,7 @@ static void same(double x, double y)
 static void test_seconds(void **state)
 {
     (void)state;
-    const nd_cluster c = {3, 1e9, 1e-6, 1e8, 1e-5};
+    const nd_cluster c = {3, 1e9, 1e-6, 1e8, 1e-5, 0, 0, 0};
     same(nd_comm_seconds(&c, &mesh, COMM_ALL_GATHER, 2, 3, 1000), 3e-6);
     same(nd_comm_seconds(&c, &mesh, COMM_ALL_REDUCE, 2, 3, 1000), 5e-6);
     same(nd_comm_seconds(&c, &mesh, COMM_ALL_REDUCE, 1, 2, 1000), 3e-5);

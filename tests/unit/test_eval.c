@@ -364,8 +364,10 @@ static nd_module *pipelined(world *w, const char *first, const char *second)
     p->nstages = p->ndevices = p->nmicro = 2;
     p->stage = ND_NEWN(w->c->arena, nd_stage, 2);
     p->stage[1].device = 1;
-    p->stage[0].hi = p->stage[1].lo = 2;
-    p->stage[1].hi = 3;
+    for (int s = 0; s < 2; s++)
+        p->stage[s].iters = ND_NEW(w->c->arena, nd_iters);
+    p->stage[0].iters->hi = p->stage[1].iters->lo = 2;
+    p->stage[1].iters->hi = 3;
     nd_op *f = op_of(m, "h"), *b = op_of(m, "gh");
     list(m, &p->stage[0], false);
     list(m, &p->stage[1], true);
