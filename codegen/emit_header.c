@@ -53,12 +53,23 @@ static void put_attention(cg *g, nd_buf *b)
                 p->chosen.v[i].text);
 }
 
+const char *const cg_remat_names[] = {[REMAT_NONE] = "none",
+                                      [REMAT_ATTENTION] = "attention",
+                                      [REMAT_BLOCK] = "block"};
+
 static void put_recompute(cg *g, nd_buf *b)
 {
-    nd_remat r = g->m->plan.recompute;
-    if (r != REMAT_NONE)
-        nd_putf(b, " *   recompute     %s\n",
-                r == REMAT_BLOCK ? "block" : "attention");
+    const nd_plan *p = &g->m->plan;
+    const char *sep = "; forward again on stages ";
+    nd_buf t = {.arena = g->a};
+    for (int s = 0; s < p->nagain; s++)
+        if (p->again[s]) {
+            nd_putf(&t, "%s%d", sep, s);
+            sep = ", ";
+        }
+    if (p->recompute != REMAT_NONE || t.n)
+        nd_putf(b, " *   recompute     %s%s\n", cg_remat_names[p->recompute],
+                t.n ? t.s : "");
 }
 
 static void put_stages(cg *g, nd_buf *b)

@@ -318,6 +318,8 @@ static void stage_row(cg *g, nd_buf *b, int s)
         nd_putf(b, "        .outputs = %soutputs_at,\n", pre);
     if (g->c->stage[s].list[LIST_PRE].v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
+    if (nd_runs_again(&g->m->plan, s))
+        nd_put(b, "        .again = true,\n");
     nd_put(b, "        .run = {\n");
     run_row(g, b, s, "F", "forward");
     run_row(g, b, s, "B", "backward");

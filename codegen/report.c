@@ -131,6 +131,50 @@ static void report_plan(report *r)
         nd_putf(r->b, "  zero          %d over %s\n", r->m->plan.zero,
                 cg_mesh_text(r->m, r->m->plan.zero_mesh));
     report_scopes(r);
+    if (r->m->plan.recompute != REMAT_NONE)
+        nd_putf(r->b, "  recompute     %s\n",
+                cg_remat_names[r->m->plan.recompute]);
+}
+
+/* A device with one stage goes by the stage's name. */
+static const char *device_word(const report *r)
+{
+    const nd_program *p = r->m->program;
+    return p->nstages > p->ndevices ? "device" : "stage";
+}
+
+/* Ranks of a device are alike; devices are not, and the fullest one decides. */
+static void report_fullest(report *r)
+{
+    const nd_program *p = r->m->program;
+    const nd_device_mem *mem = r->c->mem.device;
+    int d = 0;
+    for (int i = 1; i < p->ndevices; i++)
+        if (mem[i].arena_bytes > mem[d].arena_bytes)
+            d = i;
+    if (p->ndevices > 1)
+        nd_putf(r->b, "  memory        at most %s (%s bytes) per rank: %s "
+                "%d\n", size_text(r->a, (double)mem[d].arena_bytes),
+                cg_commas(r->a, (int64_t)mem[d].arena_bytes), device_word(r),
+                d);
+}
+
+/* What `recompute auto` made of each stage. */
+static void report_remat(report *r)
+{
+    const nd_plan *p = &r->m->plan;
+    const nd_program *x = r->m->program;
+    if (!p->unspared)
+        return;
+    nd_putf(r->b, "\nrecompute auto, at most %s bytes per rank: %s\n",
+            cg_commas(r->a, (int64_t)p->room), cg_remat_names[p->recompute]);
+    for (int s = 0; s < p->nagain; s++)
+        nd_putf(r->b, "  stage %d  %s, %s bytes; without recompute %s\n", s,
+                p->again[s] ? "runs forward again before backward"
+                            : "keeps what backward reads",
+                cg_commas(r->a, (int64_t)r->c->mem.device[x->stage[s].device]
+                                    .arena_bytes),
+                cg_commas(r->a, (int64_t)p->unspared[s]));
 }
 
 /* How attention finds keys on other ranks, pass `context`. */
@@ -178,15 +222,13 @@ static int params_of(const report *r, int device)
     return n;
 }
 
-/* A device with one stage goes by the stage's name. */
 static void report_device(report *r, int d)
 {
     const nd_program *p = r->m->program;
     const nd_device_mem *m = &r->c->mem.device[d];
     int ranks = nd_mesh_ranks(&r->m->mesh) / p->ndevices;
     int params = params_of(r, d);
-    nd_putf(r->b, "\n%s %d: %d rank%s",
-            p->nstages > p->ndevices ? "device" : "stage", d, ranks,
+    nd_putf(r->b, "\n%s %d: %d rank%s", device_word(r), d, ranks,
             ranks == 1 ? "" : "s");
     put_stages(r, d);
     nd_putf(r->b, ", %d parameter tensor%s\n", params,
@@ -324,6 +366,8 @@ void cg_report_plan(nd_module *m, nd_buf *out)
 {
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
+    report_fullest(&r);
+    report_remat(&r);
     report_context(&r);
     for (int d = 0; d < m->program->ndevices; d++)
         report_device(&r, d);

@@ -1,7 +1,6 @@
-/* check_plan.c - the plan block: mesh, pipeline, recompute, the whole.
+/* check_plan.c - the plan block: mesh, recompute, the whole.
  *
  *   mesh     pp = 2, dp = 2, tp = 2  ->  m->mesh, with `micro` as last axis
- *   pipeline layers -> pp            ->  m->plan.piped
  *
  * --mesh changes sizes of the plan's mesh; without a plan block it is the
  * mesh, and `batch -> dp` is the one rule if it has a `dp`.
@@ -137,7 +136,7 @@ nd_axis *ck_model_axis(ck *c, ast_name n)
     return NULL;
 }
 
-/* ---- pipeline ------------------------------------------------------------ */
+/* ---- the rest ------------------------------------------------------------ */
 
 static const char *word(const ast_expr *e)
 {
@@ -146,211 +145,35 @@ static const char *word(const ast_expr *e)
     return e->kind == E_NAME ? e->str : "";
 }
 
-static void schedule(ck *c, ast_expr *e)
+/* auto(8e9): bytes of a rank. */
+static void recompute_auto(ck *c, ast_expr *e)
 {
-    static const char *const names[] = {
-        "gpipe", "1f1b", "interleaved", "bfs", "zb_h1", "zb_h2", "zb_v",
-        "v_half", "v_min", "dualpipe_v", "pipedream", "pipedream_2bw", "auto",
-        "file",
-    };
-    enum { N = sizeof names / sizeof *names };
-    for (int i = 0; i < N; i++)
-        if (!strcmp(names[i], word(e))) {
-            nd_plan *p = &c->m->plan;
-            if (i <= 1)
-                ck_cfg_word(c, e);
-            else if (sched_parse_name(ast_text(c->ctx->arena, e), &p->schedule,
-                                      &p->per_device))
-                return;
-            else
-                ck_later(c, e->loc, nd_fmt(c->ctx->arena, "the schedule `%s`",
-                                           names[i]));
-            c->m->plan.schedule =
-                i == 0 ? SCHED_KIND_GPIPE : SCHED_KIND_1F1B;
-            return;
-        }
-    ck_near_error(c, e->loc, "schedule", ast_text(c->ctx->arena, e), names, N);
+    static const char *const names[] = {"bytes"};
+    ast_expr *slot;
+    if (!ck_cfg_args(c, "auto", e->kind == E_CALL ? e->args : NULL, names, 1,
+                     &slot))
+        return;
+    if (!slot)
+        ck_error(c, e->loc, "the memory of a rank is not known; say how many "
+                 "bytes it may use: auto(8e9)");
+    else if (ck_cfg_at_least(c, slot, 1, &c->m->plan.room))
+        c->m->plan.recompute = REMAT_AUTO;
 }
-
-static int64_t iterations(const nd_plan *p)
-{
-    int64_t n = 0;
-    for (int i = 0; i < p->piped.n; i++)
-        n += p->piped.v[i]->size;
-    return n;
-}
-
-static const char *axes_text(ck *c)
-{
-    nd_buf b = {.arena = c->ctx->arena};
-    for (int i = 0; i < c->m->plan.piped.n; i++)
-        nd_putf(&b, "%s%s", i ? "`, `" : "", c->m->plan.piped.v[i]->name);
-    return b.s;
-}
-
-static void stages(ck *c, ast_expr *e)
-{
-    nd_plan *p = &c->m->plan;
-    int64_t sum = 0, want = c->m->mesh.size[c->m->mesh.pipe];
-    int64_t most = iterations(p);
-    if (e->kind == E_NAME && !strcmp(e->str, "auto"))
-        return;
-    if (e->kind != E_LIST) {
-        ck_error(c, e->loc, "stages are `auto` or a list: [6, 6]");
-        return;
-    }
-    int n = e->args->n;
-    if (n != want) {
-        ck_error(c, e->loc, "%d stage%s for a mesh axis of size %lld", n,
-                 n == 1 ? "" : "s", (long long)want);
-        return;
-    }
-    p->stages_given = ND_NEWN(c->ctx->arena, int, n);
-    for (int i = 0; i < n; i++) {
-        int64_t k;
-        if (!ck_cfg_int(c, e->args->v[i].e, 1, &k))
-            return;
-        p->stages_given[i] = (int)(k > most ? most + 1 : k);
-        sum += k;
-    }
-    if (sum != most)
-        ck_error(c, e->loc, "the stages hold %lld of %lld `%s`",
-                 (long long)sum, (long long)most, axes_text(c));
-    p->nstages_given = n;
-}
-
-static void microbatches(ck *c, ast_expr *e)
-{
-    nd_plan *p = &c->m->plan;
-    int64_t n;
-    if (p->micro_loc.file && p->micro_loc.begin != e->loc.begin) {
-        ck_say(c, e->loc, "the microbatches are given twice");
-        ck_note(c, p->micro_loc, "they are given here already");
-        return;
-    }
-    p->micro_loc = e->loc;
-    if (!ck_cfg_int(c, e, 1, &n))
-        return;
-    if (n > 1 << 20)
-        ck_error(c, e->loc, "more than %d microbatches", 1 << 20);
-    else
-        p->microbatches = (int)n;
-}
-
-typedef struct seek {
-    nd_axis *axis;
-    nd_op *found;                    /* a repeat over it, the outermost */
-} seek;
-
-static void find_repeat(nd_op *op, void *user)
-{
-    seek *s = user;
-    if (op->kind == OP_REPEAT && op->axes[0] == s->axis &&
-        (!s->found || s->found->block->parent))
-        s->found = op;
-}
-
-/* The pipelined axis needs a repeat that is in no other one. */
-static void check_repeat(ck *c, const ast_rule *r, nd_axis *a)
-{
-    seek s = {.axis = a};
-    nd_loc at = r->from->v[0].loc;
-    nd_walk(c->m->step, find_repeat, &s);
-    if (!s.found) {
-        ck_say(c, at, "the model has no `repeat %s` to cut in stages",
-               a->name);
-    } else if (s.found->block->parent) {
-        nd_op *outer = s.found->block->parent;
-        while (outer->block->parent)
-            outer = outer->block->parent;
-        ck_say(c, at, "`repeat %s` is inside `repeat %s`: an outermost repeat "
-               "is cut in stages", a->name, outer->axes[0]->name);
-        ck_note(c, s.found->loc, "the repeat is here");
-    }
-}
-
-static void pipeline_entry(ck *c, const ast_pent *e)
-{
-    static const char *const names[] = {"schedule", "microbatches", "stages"};
-    nd_plan *p = &c->m->plan;
-    nd_mesh *m = &c->m->mesh;
-    const ast_rule *r = &e->rules->v[0];
-    ast_expr *slot[3];
-    if (p->piped.n) {
-        ck_say(c, e->loc, "a second `pipeline`");
-        ck_note(c, p->pipe_loc, "the first one is here");
-        return;
-    }
-    if (r->from->n != 1 || r->to->n != 1) {
-        ck_say(c, r->loc, "a pipeline is one axis -> one mesh axis");
-        return;
-    }
-    nd_axis *a = ck_model_axis(c, r->from->v[0]);
-    int k = ck_mesh_axis(c, r->to->v[0]);
-    if (!a || k < 0)
-        return;
-    ND_PUSH(c->ctx->arena, &p->piped, a);
-    p->pipe_loc = r->loc;
-    m->pipe = k;
-    if (c->m->loss)
-        check_repeat(c, r, a);
-    if (m->size[k] > a->size) {
-        ck_say(c, r->loc, "%d stages for %lld `%s`: a stage would be "
-               "empty", m->size[k], (long long)a->size, a->name);
-        return;
-    }
-    if (!ck_cfg_args(c, "pipeline", e->kvs, names, 3, slot))
-        return;
-    p->schedule = SCHED_KIND_1F1B;
-    if (slot[0])
-        schedule(c, slot[0]);
-    if (slot[1])
-        microbatches(c, slot[1]);
-    else if (!p->micro_loc.file)
-        p->microbatches = m->size[k];
-    if (slot[2])
-        stages(c, slot[2]);
-}
-
-/* An axis or a mesh axis in both pipeline and shard. */
-static void pipeline_conflicts(ck *c)
-{
-    const nd_plan *p = &c->m->plan;
-    const nd_mesh *m = &c->m->mesh;
-    for (int i = 0; p->piped.n && i < p->rules.n; i++) {
-        const nd_rule *r = &p->rules.v[i];
-        if (nd_is_piped(c->m, r->axis)) {
-            ck_say(c, r->loc, "`%s` is cut in pipeline stages and "
-                   "cannot be in `shard`", r->axis->name);
-            ck_note(c, p->pipe_loc, "the pipeline is here");
-        }
-        for (int k = 0; k < r->mesh.n; k++)
-            if (r->mesh.m[k] == m->pipe) {
-                ck_say(c, r->loc, "the mesh axis `%s` holds the "
-                       "pipeline stages and cannot be in `shard`",
-                       m->name[m->pipe]);
-                ck_note(c, p->pipe_loc, "the pipeline is here");
-            }
-    }
-}
-
-/* ---- the rest ------------------------------------------------------------ */
 
 static void recompute_entry(ck *c, const ast_pent *e)
 {
     static const char *const names[] = {"none", "attention", "block", "auto"};
-    static const nd_remat remat[] = {REMAT_NONE, REMAT_ATTENTION,
-                                     REMAT_BLOCK};
     if (e->exprs->n > 1) {
         ck_error(c, e->loc, "`recompute` takes one word");
         return;
     }
     for (int i = 0; i < 4; i++)
         if (!strcmp(names[i], word(e->exprs->v[0]))) {
-            if (i == 3)
-                ck_later(c, e->loc, "recompute auto");
+            c->m->plan.remat_loc = e->exprs->v[0]->loc;
+            if (i == REMAT_AUTO)
+                recompute_auto(c, e->exprs->v[0]);
             else if (ck_cfg_word(c, e->exprs->v[0]))
-                c->m->plan.recompute = remat[i];
+                c->m->plan.recompute = (nd_remat)i;
             return;
         }
     ck_near_error(c, e->exprs->v[0]->loc, "recompute",
@@ -456,7 +279,7 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
             ck_shard(c, e);
             break;
         case P_PIPELINE:
-            pipeline_entry(c, e);
+            ck_pipeline(c, e);
             break;
         case P_ZERO:
             ck_zero(c, e);
@@ -471,7 +294,7 @@ static void entries(ck *c, const ast_decl *d, bool mesh)
             ck_later(c, e->loc, "`compress`");
             break;
         case P_MICROBATCHES:
-            microbatches(c, e->value);
+            ck_microbatches(c, e->value);
             break;
         }
     }
@@ -504,11 +327,12 @@ void ck_plan(ck *c, const ast_decl *d)
     else
         default_rules(c);
     check_ranks(c, d);
-    pipeline_conflicts(c);
+    ck_pipeline_conflicts(c);
     ck_scopes(c);
     if (c->ctx->nerrors)
         return;
     clamp_microbatches(c);
+    ck_pipeline_numbers(c);
     unused_mesh_axes(c, d);
     c->m->mesh.size[c->m->mesh.micro] = p->microbatches;
 }

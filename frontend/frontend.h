@@ -585,7 +585,16 @@ void ck_shard(ck *c, const ast_pent *e);
 void ck_zero(ck *c, const ast_pent *e);
 void ck_scopes(ck *c);               /* once all lines are read */
 
+/* check_pipeline.c */
+void ck_pipeline(ck *c, const ast_pent *e);
+void ck_microbatches(ck *c, ast_expr *e);
+void ck_pipeline_conflicts(ck *c);   /* once all lines are read */
+void ck_pipeline_numbers(ck *c);     /* once the microbatches are counted */
+
 /* check_context.c */
 void ck_context(ck *c, const ast_pent *e);
+
+/* ndc.c: to the file `path`, or to stdout; never over what was read. */
+bool nd_write(nd_ctx *c, const char *path, const char *s, size_t n);
 
 #endif

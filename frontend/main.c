@@ -14,6 +14,9 @@ static const char help[] =
     "                                    device computes; needs no hardware\n"
     "       ndc fmt FILE...              format programs in place\n"
     "       ndc doc [FILE] [NAME]        the reference of a library\n"
+    "       ndc schedule NAME|FILE       make or read a pipeline schedule, "
+    "prove it\n"
+    "                                    and show it\n"
     "\n"
     "FILE is a program (.nd), of which ndc builds an executable unless "
     "--emit asks\n"
@@ -69,6 +72,18 @@ static const char help[] =
     "  --keywords, --builtins\n"
     "                     the words alone, for editors\n"
     "  --markdown         as markdown\n"
+    "\n"
+    "schedule (a FILE has a dot or a slash in its name; see --list for "
+    "NAMEs):\n"
+    "  --ranks P --microbatches M\n"
+    "                     of what is made; a file has its own\n"
+    "  --costs F,I,W[,M]  the times of forward, of both halves of backward, and "
+    "of a\n"
+    "                     message; default 1,1,1,0\n"
+    "  --emit=FORM        timeline, csv (computations), comms (csv with "
+    "messages),\n"
+    "                     svg, or json for Perfetto; -o OUT as above\n"
+    "  --list             the schedules that have a name\n"
     "\n"
     "  --list-ops         the ops of the graph\n"
     "  --list-passes      the passes in order\n"
@@ -187,10 +202,11 @@ static int cmd_check(int argc, char **argv);
 static int cmd_verify(int argc, char **argv);
 static int cmd_fmt(int argc, char **argv);
 static int cmd_doc(int argc, char **argv);
+static int cmd_schedule(int argc, char **argv);
 
 static const command commands[] = {
     {"check", cmd_check}, {"verify", cmd_verify},
-    {"fmt", cmd_fmt}, {"doc", cmd_doc},
+    {"fmt", cmd_fmt}, {"doc", cmd_doc}, {"schedule", cmd_schedule},
 };
 enum { NCOMMANDS = sizeof commands / sizeof *commands };
 
@@ -362,6 +378,32 @@ static int cmd_doc(int argc, char **argv)
     if (n > k + 1)
         return usage("a second name:", argv[k + 1], NULL);
     return ndc_doc(&o);
+}
+
+static int cmd_schedule(int argc, char **argv)
+{
+    ndc_schedule_options o = {0};
+    info i = {0};
+    const option opts[] = {
+        {"--ranks", &o.ranks, NULL, NULL},
+        {"--microbatches", &o.microbatches, NULL, NULL},
+        {"--costs", &o.costs, NULL, NULL},
+        {"--emit", &o.emit, NULL, NULL},
+        {"-o", &o.out, NULL, NULL},
+        {"--list", NULL, &o.list, NULL},
+        {"--help", NULL, &i.help, NULL},
+        {"-h", NULL, &i.help, NULL},
+    };
+    int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
+    int rc = n < 0 ? NDC_BAD_USAGE : print_info(&i);
+    if (rc >= 0)
+        return rc;
+    if (!n && !o.list)
+        return usage("no schedule and no file", NULL, NULL);
+    if (n > 1)
+        return usage("a second schedule:", argv[1], NULL);
+    o.what = argv[0];
+    return ndc_schedule(&o);
 }
 
 int main(int argc, char **argv)

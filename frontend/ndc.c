@@ -158,17 +158,18 @@ static bool is_foreign(nd_ctx *c, const char *path)
     return true;
 }
 
-static int write_text(nd_ctx *c, const char *path, const nd_buf *b)
+bool nd_write(nd_ctx *c, const char *path, const char *s, size_t n)
 {
+    if (path && (is_source(c, path) || is_folder(c, path)))
+        return false;
     FILE *f = path ? fopen(path, "w") : stdout;
-    bool ok = f && (b->n == 0 || fwrite(b->s, 1, b->n, f) == b->n);
+    bool ok = f && (n == 0 || fwrite(s, 1, n, f) == n);
     ok = f && !fflush(f) && ok;
     if (f && path)
         ok = !fclose(f) && ok;
-    if (ok)
-        return NDC_OK;
-    nd_error(c, nd_nowhere, "cannot write `%s`", path ? path : "stdout");
-    return NDC_BAD_INPUT;
+    if (!ok)
+        nd_error(c, nd_nowhere, "cannot write `%s`", path ? path : "stdout");
+    return ok;
 }
 
 /* A file of functions, which no program uses so far: only its syntax can be
@@ -269,10 +270,10 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
         return NDC_OK;
     if (o->emit == NDC_EXE && !out)
         out = default_out(c->arena, o->file);
-    if (out && (is_source(c, out) || is_folder(c, out)))
-        return NDC_BAD_INPUT;
     if (o->emit != NDC_EXE)
-        return write_text(c, out, text);
+        return nd_write(c, out, text->s, text->n) ? NDC_OK : NDC_BAD_INPUT;
+    if (is_source(c, out) || is_folder(c, out))
+        return NDC_BAD_INPUT;
     const char *c_path = nd_fmt(c->arena, "%s.c", out);
     if (is_source(c, c_path) || is_foreign(c, c_path))
         return NDC_BAD_INPUT;

@@ -100,4 +100,20 @@ typedef struct ndc_doc_options {
 
 int ndc_doc(const ndc_doc_options *o);       /* to stdout */
 
+/* ---- pipeline schedules -------------------------------------------------- */
+
+typedef struct ndc_schedule_options {
+    const char *what;                /* "1f1b", "interleaved(2)", or a file:
+                                        its name has a dot or a slash */
+    const char *ranks, *microbatches;        /* numbers; of a file: its own */
+    const char *costs;               /* "F,I,W" or "F,I,W,MESSAGE": times of all
+                                        stages; NULL: 1,1,1,0 */
+    const char *emit;                /* timeline (NULL), csv, comms, svg, json */
+    const char *out;                 /* NULL: stdout */
+    bool list;                       /* the schedules that have a name */
+} ndc_schedule_options;
+
+/* Makes or reads a schedule, proves it and shows it. */
+int ndc_schedule(const ndc_schedule_options *o);
+
 #endif

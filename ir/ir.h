@@ -385,7 +385,8 @@ typedef struct nd_rule {             /* shard axis -> mesh axes */
     nd_loc loc;
 } nd_rule;
 
-typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK } nd_remat;
+typedef enum { REMAT_NONE, REMAT_ATTENTION, REMAT_BLOCK,
+               REMAT_AUTO } nd_remat;
 
 /* How attention over keys that a mesh axis cuts finds them. */
 typedef enum {
@@ -421,15 +422,25 @@ typedef struct nd_plan {
     uint32_t zero_mesh;
     nd_remat recompute;
     double memory;                   /* bytes of a device; 0: no limit */
+    double room;                     /* recompute auto: bytes of a rank; 0: not
+                                        said */
+    int nagain;                      /* stages that auto has chosen for ... */
+    bool *again;                     /* ... by stage: forward runs once more,
+                                        before backward, which finds one set of
+                                        values and not one per microbatch */
+    size_t *unspared;                /* ... the bytes without any recompute */
     bool require_even;               /* sizes that do not divide are errors */
-    nd_loc loc, pipe_loc, micro_loc, zero_loc;
+    nd_loc loc, pipe_loc, schedule_loc, micro_loc, zero_loc, remat_loc;
 } nd_plan;
 /* plan.c. The rule that cuts all values along an axis, or NULL: its own; and,
  * if it has none, that of what it follows. */
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a);
 const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a);
-/* "1f1b", "interleaved(2)" */
+/* "1f1b", "interleaved(2)", "auto(2)", "file("x.csv", 2)": the number where it
+ * is not the schedule's own. */
 const char *nd_schedule_name(nd_arena *a, const nd_plan *p);
+/* Does the stage run forward again, before backward? */
+bool nd_runs_again(const nd_plan *p, int stage);
 
 /* ---- the pipelined program: what each stage runs, in which order --------- */
 
@@ -663,6 +674,11 @@ void nd_walk(nd_block *b, void (*f)(nd_op *, void *), void *user);
 void nd_clear_marks(nd_module *m);
 /* Removes ops whose results nobody reads; keeps accumulate, output, loss. */
 void nd_dce(nd_module *m);
+
+/* ---- copy.c -------------------------------------------------------------- */
+
+/* A module that can be changed while this one stays. They share a context. */
+nd_module *nd_module_copy(const nd_module *m);
 
 /* ---- turns.c ------------------------------------------------------------- */
 

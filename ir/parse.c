@@ -9,6 +9,7 @@
  *           | "rule" [scope | string] axis "->" cut
  *           | "pipeline" axis ["->" mesh] {"," option} | "microbatches" int
  *           | "zero" int "over" cut | "recompute" name
+ *             [number] ["again" int { "," int }]
  *           | "context" name ["zigzag"] "over" mesh
  *           | "state" name {"," name}
  *   grad    = "grad" string ":" type
@@ -318,15 +319,28 @@ static void read_stages(nd_reader *r)
     p->nstages_given = v.n;
 }
 
-/* 1f1b, interleaved(2) */
+static int read_per_device(nd_reader *r)
+{
+    return (int)nd_rd_int(r, 1, 1 << 10, "stages per device");
+}
+
+/* 1f1b, interleaved(2), file("x.csv") */
 static void read_schedule(nd_reader *r)
 {
     nd_plan *p = &r->m->plan;
     const char *name = nd_rd_name(r, "a schedule");
-    nd_loc at = r->prev.loc;
-    if (nd_rd_take(r, '(')) {
-        name = nd_fmt(r->c->arena, "%s(%d)", name,
-                      (int)nd_rd_int(r, 1, 1 << 10, "stages per device"));
+    nd_loc at = p->schedule_loc = r->prev.loc;
+    bool args = nd_rd_take(r, '(');
+    if (args && strcmp(name, "file") == 0) {
+        p->schedule = SCHED_KIND_FILE;
+        p->schedule_file = nd_rd_string(r);
+        if (nd_rd_take(r, ','))
+            p->per_device = read_per_device(r);
+        nd_rd_expect(r, ')', "`)`");
+        return;
+    }
+    if (args) {
+        name = nd_fmt(r->c->arena, "%s(%d)", name, read_per_device(r));
         nd_rd_expect(r, ')', "`)`");
     }
     if (!r->failed && !sched_parse_name(name, &p->schedule, &p->per_device))
@@ -381,6 +395,25 @@ static void read_context(nd_reader *r)
         ND_PUSH(r->c->arena, &r->m->plan.context, x);
 }
 
+static void read_recompute(nd_reader *r)
+{
+    enum { MOST = 1 << 10 };
+    nd_plan *p = &r->m->plan;
+    p->remat_loc = r->prev.loc;
+    p->recompute = (nd_remat)nd_rd_choice(r, nd_remat_names,
+                                          "a kind of recompute");
+    if (p->recompute == REMAT_AUTO)
+        p->room = nd_rd_num(r);
+    if (!nd_rd_take_word(r, "again"))
+        return;
+    p->again = ND_NEWN(r->c->arena, bool, MOST);
+    do {
+        int s = (int)nd_rd_int(r, 0, MOST - 1, "a stage");
+        p->again[s] = !r->failed;
+        p->nagain = s >= p->nagain ? s + 1 : p->nagain;
+    } while (!r->failed && nd_rd_take(r, ','));
+}
+
 static void read_state(nd_reader *r)
 {
     static const char *const bits[] = {"grads", "phases", "sharded", NULL};
@@ -410,8 +443,7 @@ static bool read_head(nd_reader *r)
     else if (nd_rd_take_word(r, "zero"))
         read_zero(r);
     else if (nd_rd_take_word(r, "recompute"))
-        r->m->plan.recompute =
-            (nd_remat)nd_rd_choice(r, nd_remat_names, "a kind of recompute");
+        read_recompute(r);
     else if (nd_rd_take_word(r, "context"))
         read_context(r);
     else if (nd_rd_take_word(r, "state"))

@@ -10,12 +10,14 @@
 
 const char *nd_schedule_name(nd_arena *a, const nd_plan *p)
 {
+    int v = p->per_device;
     if (p->schedule == SCHED_KIND_FILE)
-        return nd_fmt(a, "file(\"%s\")", p->schedule_file);
+        return nd_fmt(a, v ? "file(\"%s\", %d)" : "file(\"%s\")",
+                      p->schedule_file, v);
     if (p->schedule == SCHED_KIND_AUTO)
-        return "auto";
+        return v ? nd_fmt(a, "auto(%d)", v) : "auto";
     const sched_info *k = &sched_kinds[p->schedule];
-    return k->v ? k->name : nd_fmt(a, "%s(%d)", k->name, p->per_device);
+    return k->v ? k->name : nd_fmt(a, "%s(%d)", k->name, v);
 }
 
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a)
@@ -32,4 +34,9 @@ const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a)
     for (; a && !r; a = a->like)
         r = nd_rule_of(p, a);
     return r;
+}
+
+bool nd_runs_again(const nd_plan *p, int stage)
+{
+    return stage < p->nagain && p->again[stage];
 }

@@ -34,7 +34,8 @@ const char *const nd_init_names[] = {
     [INIT_UNIFORM] = "uniform", [INIT_XAVIER] = "xavier",
     [INIT_KAIMING] = "kaiming", NULL,
 };
-const char *const nd_remat_names[] = {"none", "attention", "block", NULL};
+const char *const nd_remat_names[] = {"none", "attention", "block",
+                                      "auto", NULL};
 const char *const nd_context_names[] = {
     [CONTEXT_AUTO] = "auto",       [CONTEXT_RING] = "ring",
     [CONTEXT_ALL_TO_ALL] = "all_to_all",
@@ -394,6 +395,37 @@ static void put_rules(nd_buf *b, const nd_module *m)
     }
 }
 
+/* recompute auto 300000      recompute none again 0, 1 */
+static void put_recompute(nd_buf *b, const nd_plan *p)
+{
+    const char *sep = " again ";
+    nd_buf t = {.arena = b->arena};
+    if (p->recompute == REMAT_AUTO && p->room > 0)
+        nd_putf(&t, " %.17g", p->room);
+    for (int i = 0; i < p->nagain; i++)
+        if (p->again[i]) {
+            nd_putf(&t, "%s%d", sep, i);
+            sep = ", ";
+        }
+    if (p->recompute || t.n)
+        nd_putf(b, "recompute %s%s\n", nd_remat_names[p->recompute],
+                t.n ? t.s : "");
+}
+
+/* A file's name may have to be written with escapes. */
+static void put_schedule(nd_buf *b, const nd_plan *p)
+{
+    if (p->schedule != SCHED_KIND_FILE) {
+        nd_put(b, nd_schedule_name(b->arena, p));
+        return;
+    }
+    nd_put(b, "file(");
+    put_string(b, p->schedule_file);
+    if (p->per_device)
+        nd_putf(b, ", %d", p->per_device);
+    nd_put(b, ")");
+}
+
 static void put_plan(nd_buf *b, const nd_module *m)
 {
     const nd_plan *p = &m->plan;
@@ -403,7 +435,8 @@ static void put_plan(nd_buf *b, const nd_module *m)
             nd_putf(b, "%s%s", i ? " + " : "pipeline ", p->piped.v[i]->name);
         if (m->mesh.pipe >= 0)
             nd_putf(b, " -> %s", m->mesh.name[m->mesh.pipe]);
-        nd_putf(b, ", schedule = %s", nd_schedule_name(b->arena, p));
+        nd_put(b, ", schedule = ");
+        put_schedule(b, p);
         nd_putf(b, ", microbatches = %d", p->microbatches);
         for (int i = 0; i < p->nstages_given; i++)
             nd_putf(b, "%s%d", i ? ", " : ", stages = [", p->stages_given[i]);
@@ -424,8 +457,7 @@ static void put_plan(nd_buf *b, const nd_module *m)
         nd_putf(b, "context %s%s over %s\n", nd_context_names[x->form],
                 x->zigzag ? " zigzag" : "", m->mesh.name[x->mesh]);
     }
-    if (p->recompute)
-        nd_putf(b, "recompute %s\n", nd_remat_names[p->recompute]);
+    put_recompute(b, p);
 }
 
 static void put_header(nd_buf *b, const nd_module *m)

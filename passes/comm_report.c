@@ -259,6 +259,8 @@ static void walk_stage(lister *l)
     walk(l, "forward", &list[LIST_FWD], 1, p->nmicro);
     walk_messages(l, "forward", COMM_SEND, true, s + 1);
     walk_messages(l, "backward", COMM_RECV, false, s + 1);
+    if (nd_runs_again(&l->m->plan, s))
+        walk(l, "again", &list[LIST_FWD], 1, p->nmicro);
     walk(l, "backward", &list[LIST_BWD], 1, p->nmicro);
     walk_messages(l, "backward", COMM_SEND, false, s - 1);
     walk(l, "backward", &list[LIST_WGT], 1, p->nmicro);

@@ -460,24 +460,36 @@ static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
     return at;
 }
 
-/* What each microbatch keeps. */
-static void place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip)
+/* What each microbatch keeps. A stage that runs forward again right before its
+ * backward list has a slot for what it received alone. */
+static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
+                         size_t at)
 {
     nd_stage_mem *mem = &c->mem.stage[s];
     const nd_stage *st = &c->m->program->stage[s];
     nd_device_mem *d = &c->mem.device[st->device];
+    bool again = nd_runs_again(&c->m->plan, s);
     for (int i = 0; i < c->nvalues; i++) {
         const nd_value *v = c->info[i].v;
         int room = lists[i] && !skip[i] ? room_of(lists[i]) : -1;
         if (room < ROOM_UNTIL_I)
             continue;
         int k = room - ROOM_UNTIL_I;
-        size_t bytes = nd_bytes_max(c, v);
-        add_place(c, mem, v, room, mem->slot_bytes[k]);
-        mem->slot_bytes[k] += bytes;
-        count_bytes(d, mem, v, bytes * (size_t)st->slots[k]);
+        size_t bytes = nd_bytes_max(c, v), slots = (size_t)st->slots[k];
+        bool spared = room == ROOM_UNTIL_I && !(lists[i] & CROSSES);
         skip[i] = true;
+        if (spared && again) {
+            add_place(c, mem, v, ROOM_FIXED, at);
+            count_bytes(d, mem, v, bytes);
+            at += bytes;
+            continue;
+        }
+        add_place(c, mem, v, room, mem->slot_bytes[k]);
+        count_bytes(d, mem, v, bytes * slots);
+        mem->slot_bytes[k] += bytes;
+        mem->spare_bytes += spared ? bytes * (slots - 1) : 0;
     }
+    return at;
 }
 
 /* Returns the bytes that the temporaries of the stage share. */
@@ -545,7 +557,7 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;) {
         find_uses(c, s, lists[s]);
         at = place_once(c, s, lists[s], skip[s], input_at, at);
-        place_kept(c, s, lists[s], skip[s]);
+        at = place_kept(c, s, lists[s], skip[s], at);
         for (int l = 0; l < NLISTS; l++) {
             size_t n = scratch_of(c, &c->stage[s].list[l]);
             d->scratch_bytes = n > d->scratch_bytes ? n : d->scratch_bytes;

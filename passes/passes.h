@@ -21,6 +21,8 @@ typedef struct nd_options {
 bool nd_run_passes(nd_module *m, const nd_options *o);
 /* Runs up to and including the pass `last` (NULL: all). */
 bool nd_run_until(nd_module *m, const nd_options *o, const char *last);
+/* From the pass `first` on, which is one of the table. */
+bool nd_run_from(nd_module *m, const nd_options *o, const char *first);
 void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
@@ -49,6 +51,12 @@ bool nd_is_in_pieces(const nd_module *m, const nd_param *p);
 /* The mesh axes that share a parameter's state, each a flat part of it, as far
  * as its gradient is summed over them. */
 uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
+
+/* ---- remat_auto.c ------------------------------------------------------- */
+
+/* Makes of `recompute auto` one of the others, and says which stages run their
+ * forward pass again. False after reporting that nothing fits. */
+bool nd_choose_recompute(nd_module *m, const nd_options *o);
 
 /* ---- mincut.c ----------------------------------------------------------- */
 
@@ -323,6 +331,8 @@ typedef struct nd_stage_mem {
     size_t slot_bytes[SCHED_NSPANS]; /* of one slot */
     size_t saved_bytes;              /* of all slots, and what else outlives
                                         a list */
+    size_t spare_bytes;              /* of saved: what would not be, did the
+                                        stage run forward again */
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;
 

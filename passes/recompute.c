@@ -13,21 +13,20 @@
  * carries. The same ops on the same operands give the same bits, dropout
  * included: its numbers depend on indices alone.
  */
-#include "passes.h"
+#include "recompute.h"
 
 #include <string.h>
 
-/* One forward block and the backward block that reads it. At the top they are
- * the same; for a repeat they are the bodies, joined by stacked values. */
 typedef struct remat {
     nd_module *m;
-    nd_block *from, *to;
-    nd_op *fwd, *bwd;                /* the repeats, or NULL at the top */
+    const nd_pair *p;
     ND_VEC(nd_value *) values;       /* of `from`; a value's mark is 1 + this */
-    bool *fenced;                    /* by value: made before the fence */
+    bool *fixed;                     /* by value: what makes it is elsewhere */
+    bool *of_grads;                  /* by value: depends on a gradient */
     bool *kept;
     nd_value **again;                /* the copy in `to`, by value */
     int at;                          /* where copies go in `to` */
+    const nd_op *reading;            /* the op of `to` at hand */
 } remat;
 
 static int64_t local_bytes(const nd_module *m, const nd_type *t)
@@ -50,23 +49,25 @@ static bool product_of_activations(const remat *r, const nd_op *op)
     return true;
 }
 
-/* What stands before a pipelined repeat runs on the first stage; the last one
- * would need its parameters to make it again. */
-static bool other_stage(const remat *r, const nd_value *v)
+/* What runs before the ops that read. */
+static bool is_early(const remat *r, const nd_op *op)
 {
-    return !r->fwd && v->mark && r->fenced[v->mark - 1] && !nd_is_free(v) &&
-           !nd_is_weight_copy(v);
+    return op->phase == PH_PRE || op->phase < r->p->reader;
 }
 
 static bool can_repeat(const remat *r, const nd_value *v)
 {
-    if (!v->def || other_stage(r, v))
+    if (!v->def)
         return false;
     /* A parameter that was gathered for one use is gathered for the next. */
     if (nd_is_weight_copy(v))
         return true;
-    nd_remat how = r->m->plan.recompute;
-    bool inside = how == REMAT_BLOCK && r->fwd;
+    if (v->mark && r->fixed[v->mark - 1] && !nd_is_free(v))
+        return false;
+    /* The plan asks for forward work to be done again, and for no other. */
+    nd_remat how = v->mark && r->of_grads[v->mark - 1] ? REMAT_NONE
+                                                       : r->m->plan.recompute;
+    bool inside = how == REMAT_BLOCK && r->p->early;
     /* By what travelled with them the rows are known again in backward. */
     if (v->def->kind == OP_DISPATCH && !nd_is_float(v->type.dtype))
         return false;
@@ -76,10 +77,10 @@ static bool can_repeat(const remat *r, const nd_value *v)
     return nd_has_trait(v->def, 'c') || (inside && nd_has_trait(v->def, 'b'));
 }
 
-/* What backward has at no cost: outer values, parameters, inputs, hoisted. */
+/* What the reader has at no cost: outer values, parameters, inputs, hoisted. */
 static bool at_hand(const remat *r, const nd_value *v)
 {
-    if (nd_block_of(v) != r->from)
+    if (nd_block_of(v) != r->p->from)
         return true;
     if (nd_param_of(v))
         return true;
@@ -99,23 +100,90 @@ static const nd_op *pipelined_repeat(const nd_module *m)
     return NULL;
 }
 
+/* What stands before a pipelined repeat runs on the first stage; the last one
+ * would need its parameters to make it again. */
+static void find_fenced(remat *r)
+{
+    const nd_op *fence = pipelined_repeat(r->m);
+    bool before = fence && !r->p->early && r->p->reader == PH_BWD;
+    for (int i = 0; i < r->values.n; i++) {
+        before &= r->values.v[i]->def != fence;
+        r->fixed[i] = before;
+    }
+}
+
+/* What a carried or scanned value of the earlier body is made from. */
+static bool arg_of_grads(const remat *r, const nd_value *v)
+{
+    const nd_op *early = r->p->early;
+    if (!early || early->phase == PH_FWD)
+        return false;
+    const nd_op *d = early->in[v->index]->def;
+    return v->index < early->ncarry || !d || d->phase == PH_BWD;
+}
+
+static bool made_of_grads(const remat *r, const nd_value *v)
+{
+    if (v->mark)
+        return r->of_grads[v->mark - 1];
+    const nd_op *op = v->def ? v->def : v->owner->parent;
+    return op && op->phase == PH_BWD;
+}
+
+static void find_of_grads(remat *r)
+{
+    for (int i = 0; i < r->values.n; i++) {
+        const nd_value *v = r->values.v[i];
+        bool of = !v->def ? arg_of_grads(r, v)
+                          : v->def->kind == OP_REPEAT &&
+                                v->def->phase == PH_BWD;
+        for (int k = 0; v->def && !v->def->body && k < v->def->nin; k++)
+            of |= made_of_grads(r, v->def->in[k]);
+        r->of_grads[i] = of;
+    }
+}
+
+static const nd_place_span *place_of(const remat *r, const nd_op *op)
+{
+    return nd_table_get(r->p->places, op);
+}
+
+/* Is v made on other stages than those on which op reads it? */
+static bool elsewhere(const remat *r, const nd_op *op, const nd_value *v)
+{
+    if (!r->p->places || r->p->early || !v->def)
+        return false;
+    const nd_place_span *at = place_of(r, op), *made = place_of(r, v->def);
+    return made && (!at || at->first != made->first || at->last != made->last);
+}
+
+static void find_elsewhere(remat *r)
+{
+    for (int i = 0; i < r->values.n; i++) {
+        const nd_op *op = r->values.v[i]->def;
+        for (int k = 0; op && !op->body && k < op->nin; k++)
+            if (op->in[k]->mark && elsewhere(r, op, op->in[k]))
+                r->fixed[op->in[k]->mark - 1] = true;
+    }
+}
+
 static void collect(remat *r)
 {
     nd_arena *a = r->m->ctx->arena;
-    for (int i = 0; i < r->from->args.n; i++)
-        ND_PUSH(a, &r->values, r->from->args.v[i]);
-    for (int i = 0; i < r->from->ops.n; i++)
-        for (int k = 0; k < r->from->ops.v[i]->nout; k++)
-            if (r->from->ops.v[i]->phase != PH_BWD)
-                ND_PUSH(a, &r->values, r->from->ops.v[i]->out[k]);
-    const nd_op *fence = pipelined_repeat(r->m);
-    r->fenced = ND_NEWN(a, bool, r->values.n + 1);
-    bool before = fence && !r->fwd;
-    for (int i = 0; i < r->values.n; i++) {
+    const nd_block *from = r->p->from;
+    for (int i = 0; i < from->args.n; i++)
+        ND_PUSH(a, &r->values, from->args.v[i]);
+    for (int i = 0; i < from->ops.n; i++)
+        for (int k = 0; k < from->ops.v[i]->nout; k++)
+            if (is_early(r, from->ops.v[i]))
+                ND_PUSH(a, &r->values, from->ops.v[i]->out[k]);
+    for (int i = 0; i < r->values.n; i++)
         r->values.v[i]->mark = i + 1;
-        before &= r->values.v[i]->def != fence;
-        r->fenced[i] = before;
-    }
+    r->fixed = ND_NEWN(a, bool, r->values.n + 1);
+    r->of_grads = ND_NEWN(a, bool, r->values.n + 1);
+    find_fenced(r);
+    find_elsewhere(r);
+    find_of_grads(r);
 }
 
 static void decide(remat *r, const bool *read)
@@ -145,29 +213,55 @@ static void decide(remat *r, const bool *read)
 
 /* ---- rewriting backward -------------------------------------------------- */
 
-static nd_value *scanned_already(const nd_op *bwd, const nd_value *whole)
+static nd_value *scanned_already(const nd_op *late, const nd_value *whole)
 {
-    for (int i = bwd->ncarry; i < bwd->nin; i++)
-        if (bwd->in[i] == whole)
-            return bwd->body->args.v[i];
+    for (int i = late->ncarry; i < late->nin; i++)
+        if (late->in[i] == whole)
+            return late->body->args.v[i];
     return NULL;
 }
 
-/* v as it is, in the backward block: kept by stacking, or scanned again. */
+/* Stacked by `early`, or by it scanned. */
+static nd_value *whole_of(nd_module *m, nd_op *early, nd_value *v)
+{
+    if (!v->def && v->index >= early->ncarry)
+        return early->in[v->index];
+    for (int i = early->ncarry; i < early->nout; i++)
+        if (early->body->yields.v[i] == v)
+            return early->out[i];
+    return nd_repeat_stack(m, early, v);
+}
+
+/* A stack may not have the axis of the repeat twice: there it has a twin. */
+nd_value *nd_hand_over(const nd_pair *p, nd_builder *b, nd_value *v)
+{
+    nd_axis *a = p->early->axes[0], *twin = NULL;
+    nd_value *kept = v;
+    if (nd_axis_at(&v->type, a) >= 0 &&
+        (v->def || v->index < p->early->ncarry)) {
+        nd_builder end = {.m = b->m, .block = p->from, .at = -1,
+                          .phase = p->early->phase, .loc = p->early->loc,
+                          .path = p->early->path, .hint = v->name};
+        twin = nd_axis_twin(b->m, a);
+        kept = nd_rename(&end, v, a, twin);
+    }
+    nd_value *whole = whole_of(b->m, p->early, kept);
+    nd_value *arg = scanned_already(p->late, whole);
+    arg = arg ? arg : nd_repeat_scan(b->m, p->late, whole);
+    return twin ? nd_rename(b, arg, twin, a) : arg;
+}
+
+/* v as it is, in the later block. */
 static nd_value *bring(remat *r, nd_value *v)
 {
-    if (!r->fwd || nd_block_of(v) != r->from)
+    if (!r->p->early || nd_block_of(v) != r->p->from)
         return v;
-    nd_value *whole = NULL, *arg;
-    if (!v->def && v->index >= r->fwd->ncarry)
-        whole = r->fwd->in[v->index];
-    for (int i = r->fwd->ncarry; !whole && i < r->fwd->nout; i++)
-        if (r->fwd->body->yields.v[i] == v)
-            whole = r->fwd->out[i];
-    if (!whole)
-        whole = nd_repeat_stack(r->m, r->fwd, v);
-    arg = scanned_already(r->bwd, whole);
-    return arg ? arg : nd_repeat_scan(r->m, r->bwd, whole);
+    nd_builder b = {.m = r->m, .block = r->p->to, .at = r->at,
+                    .phase = r->p->reader, .loc = r->p->late->loc,
+                    .path = r->p->late->path};
+    v = nd_hand_over(r->p, &b, v);
+    r->at = b.at;
+    return v;
 }
 
 static nd_value *have(remat *r, nd_value *v)
@@ -183,38 +277,44 @@ static nd_value *have(remat *r, nd_value *v)
     nd_value **in = ND_NEWN(r->m->ctx->arena, nd_value *, op->nin);
     for (int k = 0; k < op->nin; k++)
         in[k] = have(r, op->in[k]);
-    nd_builder b = {.m = r->m, .block = r->to, .at = r->at, .phase = PH_BWD,
-                    .loc = op->loc, .path = op->path};
+    nd_builder b = {.m = r->m, .block = r->p->to, .at = r->at,
+                    .phase = r->p->reader, .loc = op->loc, .path = op->path};
     nd_op *c = nd_clone(&b, op, in);
     c->loc = op->loc;
     r->at = b.at;
+    if (r->p->places && !r->p->early)
+        nd_table_put(r->p->places, c, (void *)place_of(r, op));
     return r->again[i] = c->out[v->index];
 }
 
-/* The forward value that a scanned argument of the backward body stands for. */
+/* The earlier value that is read as v: an argument of the later body stands for
+ * what is scanned. */
 static nd_value *stands_for(const remat *r, nd_value *v)
 {
-    if (!r->fwd)
-        return v->def && v->def->phase != PH_BWD ? v : NULL;
-    if (v->def || v->owner != r->to || v->index < r->bwd->ncarry)
+    const nd_op *early = r->p->early, *late = r->p->late;
+    if (!early)
+        return v->def && is_early(r, v->def) ? v : NULL;
+    if (v->def || v->owner != r->p->to || v->index < late->ncarry)
         return NULL;
-    nd_value *whole = r->bwd->in[v->index];
-    if (whole->def != r->fwd || whole->index < r->fwd->ncarry)
-        return NULL;
-    return r->fwd->body->yields.v[whole->index];
+    nd_value *whole = late->in[v->index];
+    if (whole->def == early && whole->index >= early->ncarry)
+        return early->body->yields.v[whole->index];
+    return scanned_already(early, whole);
 }
 
-/* Every place in the backward block, nested bodies included, that reads a
- * forward value: noted in `read`, or given what `have` finds. */
+/* Every place in the later block, nested bodies included, that reads an earlier
+ * value: noted in `read`, or given what `have` finds. */
 static void visit(remat *r, nd_value **place, bool *read)
 {
     nd_value *v = stands_for(r, *place);
     if (!v || !v->mark)
         return;
+    if (!read)
+        *place = have(r, v);
+    else if (elsewhere(r, r->reading, v))
+        r->fixed[v->mark - 1] = true;
     if (read)
         read[v->mark - 1] = true;
-    else
-        *place = have(r, v);
 }
 
 static void visit_op(remat *r, nd_op *op, bool *read)
@@ -233,17 +333,19 @@ static void visit_op(remat *r, nd_op *op, bool *read)
 
 static void visit_block(remat *r, bool *read)
 {
-    for (r->at = 0; r->at < r->to->ops.n; r->at++)
-        if (r->to->ops.v[r->at]->phase == PH_BWD)
-            visit_op(r, r->to->ops.v[r->at], read);
-    for (int i = 0; i < r->to->yields.n; i++)
-        visit(r, &r->to->yields.v[i], read);
+    nd_block *to = r->p->to;
+    for (r->at = 0; r->at < to->ops.n; r->at++)
+        if (to->ops.v[r->at]->phase == r->p->reader) {
+            r->reading = to->ops.v[r->at];
+            visit_op(r, to->ops.v[r->at], read);
+        }
+    for (int i = 0; i < to->yields.n; i++)
+        visit(r, &to->yields.v[i], read);
 }
 
-static void run(nd_module *m, nd_block *from, nd_block *to, nd_op *fwd,
-                nd_op *bwd)
+void nd_keep_or_repeat(nd_module *m, const nd_pair *p)
 {
-    remat r = {.m = m, .from = from, .to = to, .fwd = fwd, .bwd = bwd};
+    remat r = {.m = m, .p = p};
     nd_clear_marks(m);
     collect(&r);
     bool *read = ND_NEWN(m->ctx->arena, bool, r.values.n + 1);
@@ -263,15 +365,19 @@ static nd_op *forward_of(const nd_op *bwd)
 
 bool pass_recompute(nd_module *m, const nd_options *o)
 {
+    if (m->plan.recompute == REMAT_AUTO && !nd_choose_recompute(m, o))
+        return false;
     for (int i = 0; i < m->step->ops.n; i++) {
         nd_op *bwd = m->step->ops.v[i];
         if (bwd->kind != OP_REPEAT || !bwd->reverse)
             continue;
         nd_op *fwd = forward_of(bwd);
         if (fwd)
-            run(m, fwd->body, bwd->body, fwd, bwd);
+            nd_keep_or_repeat(m, &(nd_pair){fwd->body, bwd->body, fwd, bwd,
+                                            PH_BWD, NULL});
     }
-    run(m, m->step, m->step, NULL, NULL);
+    nd_keep_or_repeat(m, &(nd_pair){m->step, m->step, NULL, NULL, PH_BWD,
+                                    NULL});
     /* Copies may repeat what backward has already, such as a mask. */
     return pass_simplify(m, o);
 }

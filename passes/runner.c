@@ -90,6 +90,17 @@ bool nd_run_until(nd_module *m, const nd_options *o, const char *last)
     return true;
 }
 
+bool nd_run_from(nd_module *m, const nd_options *o, const char *first)
+{
+    int i = 0;
+    while (strcmp(first, passes[i].name))
+        i++;
+    for (; i < NPASSES; i++)
+        if (!run_one(m, o, &passes[i]))
+            return false;
+    return true;
+}
+
 bool nd_run_passes(nd_module *m, const nd_options *o)
 {
     return nd_run_until(m, o, NULL);

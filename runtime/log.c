@@ -184,6 +184,16 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
     l->last = now();
 }
 
+void ndrt_log_micro(ndrt_rank *r, int mb, double loss)
+{
+    if (!r->state->log)
+        return;
+    end_bar(r->state->log);
+    printf("step %lld microbatch %d  loss %.9g\n", (long long)r->step, mb,
+           loss);
+    fflush(stdout);
+}
+
 void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
                    const double *metrics)
 {

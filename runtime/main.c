@@ -58,6 +58,8 @@ static ndrt_status set_up(ndrt_rank *r)
     if (s == NDRT_OK)
         s = ndrt_mm_open(r);
     if (s == NDRT_OK)
+        s = ndrt_micro_open(r);
+    if (s == NDRT_OK)
         s = ndrt_log_open(r);
     if (s == NDRT_OK)
         s = check_target(r, r->state->config->save_path);

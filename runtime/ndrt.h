@@ -152,6 +152,8 @@ typedef struct ndrt_stage {
     const ndrt_spot *outputs;     /* per program output */
     void (*pre)(ndrt_rank *);     /* once per step, whole local batch */
     void (*run[NDRT_NACTIONS])(ndrt_rank *);   /* at rank->mb */
+    bool again;                   /* forward runs once more before backward,
+                                     which finds what it reads there */
 } ndrt_stage;
 #define NDRT_NONE ((size_t)-1)
 

@@ -33,6 +33,7 @@ typedef struct ndrt_config {
     double temperature;
     int64_t threads;              /* per rank; 0: share out the CPUs */
     bool check_replicas;          /* after training */
+    bool micro_losses;            /* printed after each step */
     enum { NDRT_WHERE_IT_GAINS, NDRT_OVERLAP_ON, NDRT_OVERLAP_OFF } overlap;
     const ndrt_course *course;    /* what the ranks follow */
     bool done;                    /* --help or --version: nothing to run */
@@ -94,6 +95,7 @@ typedef struct ndrt_state {
     ndrt_step_line last;          /* the latest step */
     double *tally;                /* sum and count of each metric, or NULL */
     int64_t tally_rows;           /* of the batch, that count */
+    double *micro_loss;           /* per microbatch; NULL: not asked for */
     jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
 
@@ -469,6 +471,8 @@ ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u);
 ndrt_status ndrt_train_loop(ndrt_rank *r);
 /* The forward pass alone with training off. only_mb >= 0: that microbatch. */
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
+/* The sum of the losses of the microbatches here; NULL: not on this stage. */
+float *ndrt_loss_at(const ndrt_rank *r);
 /* Runs generated code; a failure inside it comes back as a status. */
 ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Leaves generated code after a failure. */
@@ -487,10 +491,21 @@ ndrt_status ndrt_evaluate(ndrt_rank *r);
 
 ndrt_status ndrt_generate(ndrt_rank *r, FILE *out);
 
+/* ---- micro.c: the loss of each microbatch ------------------------------- */
+
+ndrt_status ndrt_micro_open(ndrt_rank *r);
+/* Runs forward of microbatch r->mb. */
+ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *));
+/* The same once more, for what backward reads: no loss is added. */
+ndrt_status ndrt_micro_again(ndrt_rank *r, void (*f)(ndrt_rank *));
+/* Prints and forgets those of this step; all ranks call it. */
+ndrt_status ndrt_micro_report(ndrt_rank *r);
+
 /* ---- log.c ------------------------------------------------------------ */
 
 ndrt_status ndrt_log_open(ndrt_rank *r);       /* rank 0; others: no-ops */
 void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s);
+void ndrt_log_micro(ndrt_rank *r, int mb, double loss);
 /* metrics: a mean for each of the train block's. */
 void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
                    const double *metrics);

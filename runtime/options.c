@@ -15,7 +15,7 @@ enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 typedef enum {
     STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
     CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
-    CHECK_REPLICAS, OVERLAP, HELP, VERSION, NOPTIONS
+    CHECK_REPLICAS, MICRO_LOSSES, OVERLAP, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -52,6 +52,8 @@ static const struct {
     [CHECK_REPLICAS] = {"--check-replicas", NULL, "fail if two copies of a "
                         "parameter differ\n                       after "
                         "training, in any bit"},
+    [MICRO_LOSSES] = {"--micro-losses", NULL, "print the loss of each "
+                      "microbatch"},
     [OVERLAP] = {"--overlap", "on|off", "make calls in flight in a thread of "
                  "their own; without\n                       it, where a rank "
                  "has two CPUs"},
@@ -207,6 +209,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return to_int(v, 0, &c->threads) && c->threads <= MOST_THREADS;
     case CHECK_REPLICAS:
         c->check_replicas = true;
+        return true;
+    case MICRO_LOSSES:
+        c->micro_losses = true;
         return true;
     case OVERLAP:
         c->overlap = strcmp(v, "on") == 0 ? NDRT_OVERLAP_ON : NDRT_OVERLAP_OFF;

@@ -402,6 +402,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->all);
     free(st->wide);
     ndrt_count_free(st->count);
+    free(st->micro_loss);
     free(st->packed);
     free(st->parts);
     free(r->arena);

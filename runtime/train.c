@@ -32,7 +32,7 @@ ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *))
     return NDRT_OK;
 }
 
-static float *loss_at(const ndrt_rank *r)
+float *ndrt_loss_at(const ndrt_rank *r)
 {
     size_t at = ndrt_here(r)->loss;
 
@@ -42,7 +42,7 @@ static float *loss_at(const ndrt_rank *r)
 static ndrt_status begin(ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
-    float *loss = loss_at(r);
+    float *loss = ndrt_loss_at(r);
     ndrt_status s = NDRT_OK;
 
     if (loss)
@@ -62,14 +62,18 @@ static ndrt_status act(ndrt_rank *r, const sched_action *a)
 {
     const ndrt_stage *stage = &r->program->stages[a->stage];
     bool local = a->stage > 0 && stage[-1].device == r->device;
+    bool back = sched_is_back(a->op);
     ndrt_status s = NDRT_OK;
 
     ndrt_set_cell(r, a->stage, a->mb);
     if (local && a->op == SCHED_F)
         s = ndrt_call(r, stage->run[NDRT_RECV_F]);
+    if (back && stage->again)
+        s = ndrt_micro_again(r, stage->run[NDRT_F]);
     if (s == NDRT_OK)
-        s = ndrt_call(r, stage->run[a->op]);
-    if (s == NDRT_OK && local && (a->op == SCHED_B || a->op == SCHED_I))
+        s = a->op == SCHED_F ? ndrt_micro_forward(r, stage->run[NDRT_F])
+                             : ndrt_call(r, stage->run[a->op]);
+    if (s == NDRT_OK && local && back)
         s = ndrt_call(r, stage->run[NDRT_SEND_B]);
     return s;
 }
@@ -255,6 +259,8 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
         ndrt_count_step(r, true);
         s = one_step(r);
         ndrt_count_step(r, false);
+        if (s == NDRT_OK)
+            s = ndrt_micro_report(r);
         if (s == NDRT_OK)
             s = ndrt_evaluate(r);
         if (s == NDRT_OK && ndrt_checkpoint_due(r))

@@ -4,6 +4,7 @@
  *   {kind interleaved, 4 ranks, v 2, 9 of them}   -> refused, with the rule
  */
 #include "make.h"
+#include "search.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -58,10 +59,9 @@ static bool interleaved_rule(const sched_ask *ask, const char *name,
     while (!groups_even(p, above))
         above++;
     return sched_fail(err, -1, 0, "%s over p = %d ranks: m = %d microbatches "
-                      "are not %d groups of equal size, and m %% (m / p) must "
-                      "be 0; legal are m = 1 to %d and multiples of %d, and "
-                      "the nearest here are %d and %d",
-                      name, p, m, m / p, 2 * p - 1, p, below, above);
+                      "are not m / p = %d groups of equal size; legal are m < "
+                      "2 p and m %% (m / p) = 0, the nearest %d and %d",
+                      name, p, m, m / p, below, above);
 }
 
 static bool least_micro(const sched_ask *ask, const char *name, int least,
@@ -77,6 +77,8 @@ static bool least_micro(const sched_ask *ask, const char *name, int least,
 bool sched_legal(const sched_ask *ask, sched_error *err)
 {
     char name[64];
+    if (ask->kind == SCHED_KIND_AUTO)
+        return sched_search_legal(ask, err);
     if (ask->kind >= SCHED_NKINDS)
         return sched_fail(err, -1, 0, "this schedule is not made by a rule");
     const sched_info *k = &sched_kinds[ask->kind];
@@ -110,6 +112,8 @@ sched *sched_make(const sched_ask *ask, sched_error *err)
     char name[64];
     if (!sched_legal(ask, err))
         return NULL;
+    if (ask->kind == SCHED_KIND_AUTO)
+        return sched_search(ask, err);
     full_name(ask, name, sizeof name);
     sched *s = sched_new(name, ask->ranks,
                          ask->ranks * sched_per_rank(ask->kind, ask->v),

@@ -131,13 +131,22 @@ typedef struct sched_costs {
 
 typedef struct sched_ask {
     sched_kind kind;
-    int ranks, v, micro;         /* v: stages per rank; 0: the kind's own */
-    const sched_costs *costs;    /* AUTO alone; NULL: all 1 */
+    int ranks, v, micro;         /* v: stages per rank; 0: the kind's own, 1
+                                    for AUTO */
+    /* AUTO alone. */
+    sched_where where;
+    const sched_costs *costs;    /* NULL: all 1 */
     const double *room;          /* by rank: what all stages of it may keep;
-                                    NULL: no limit. AUTO alone */
+                                    NULL: no limit */
+    bool slots;                  /* ... counted as programs lay it out: the sum
+                                    over stages and spans of sched_slots, not
+                                    the most that is kept at any moment */
+    bool whole;                  /* B only: the program has no I and W */
     bool sync;                   /* a sum over all ranks (clipping) stands
-                                    between the last gradient and the update.
-                                    AUTO alone */
+                                    between the last gradient and the update:
+                                    the time until the last rank ends counts;
+                                    else the longest from a rank's start to its
+                                    end, for the next step may follow at once */
 } sched_ask;
 
 /* Computations alone, in order. NULL and *err if the kind cannot have these

@@ -429,12 +429,14 @@ def a21(b):
 
 def a23(b):
     """What is computed again drops the same elements: bit for bit."""
-    for mesh, axes, micro in (("one", "", 1), ("pp", "pp = 2", 4), ("tp", "tp = 2", 2)):
+    for mesh, axes, micro, schedules in (("one", "", 1, ["1f1b"]), ("tp", "tp = 2", 2, ["1f1b"]),
+                                         ("pp", "pp = 2", 4, ["1f1b", "gpipe"]),
+                                         ("pptp", "pp = 2, tp = 2", 4, ["1f1b"])):
         runs = []
         for i, how in enumerate(("", "recompute attention", "recompute block")):
             name = "a23%s%d" % (mesh, i)
-            MESHES[name] = (axes, mesh == "tp", micro, how, [])
-            runs.append(b.run(b.compile("gdrop", name), "--steps", "3"))
+            MESHES[name] = (axes, "tp" in mesh, micro, how, [])
+            runs += [b.run(b.compile("gdrop", name, schedule=s), "--steps", "3") for s in schedules]
         for rows, w, _ in runs[1:]:
             check([(r["loss"], r["grad_norm"]) for r in rows] ==
                   [(r["loss"], r["grad_norm"]) for r in runs[0][0]], mesh + ": other losses")
@@ -488,6 +490,36 @@ def a36(b):
         near_list([r["lr"] for r in rows], [f(t) for t in range(1, 13)], 1e-7, text)
 
 
+def micro_losses(text):
+    """What --micro-losses prints: (step, microbatch, loss), in the order of the lines."""
+    return re.findall(r"^step (\d+) microbatch (\d+)  loss (\S+)$", text, re.M)
+
+
+def a37(b):
+    """Each microbatch meets its own labels: one loss per microbatch, in order, those of one rank."""
+    DERIVED["garrays"] = ("g", 'text("g.txt")', 'arrays("a37.safetensors")')
+    rng = random.Random(5)
+    write_tensors(b.path("a37.safetensors"), {
+        "tokens": ("I32", [8, 16], [rng.randrange(61) for _ in range(8 * 16)]),
+        "targets": ("I32", [8, 16], [(7 * row + pos % 3) % 61 for row in range(8) for pos in range(16)])})
+    for pp in (2, 3, 4):
+        MESHES["a37pp%d" % pp] = ("pp = %d" % pp, False, 1, "", [])
+    for m in (3, 5, 8):
+        options = ("--steps", "1", "--micro-losses")
+        rows, _, text = b.run(b.compile("garrays", "1", micro=m), *options)
+        want = micro_losses(text)
+        check([x[:2] for x in want] == [("1", str(i)) for i in range(m)], "not one line each:\n" + text)
+        check(len(set(x[2] for x in want)) == m, "the labels are not distinct")
+        near(sum(float(x[2]) for x in want), rows[0]["loss"], 1e-6, "M=%d: sum of the losses" % m)
+        plain, _, _ = b.run(b.compile("garrays", "1", micro=m), "--steps", "1")
+        check(plain[0]["loss"] == rows[0]["loss"], "the option changes the loss")
+        for pp in (2, 3, 4):
+            for schedule in ("1f1b", "gpipe"):
+                _, _, text = b.run(b.compile("garrays", "a37pp%d" % pp, micro=m, schedule=schedule), *options)
+                check(micro_losses(text) == want, "PP=%d M=%d %s: %s, want %s"
+                      % (pp, m, schedule, micro_losses(text), want))
+
+
 def b03(b):
     """Layers that do not divide over the stages."""
     MESHES["b03pp2"] = ("pp = 2", False, 2, "", [])
@@ -506,29 +538,60 @@ def b04(b):
             near(rows[1]["loss"], rows1[1]["loss"], 1e-5, "%s M=%d loss" % (schedule, m))
 
 
-def stages(b, schedule, micro, layers):
-    """Bytes that each stage saves, of gradients and in all: --emit=plan."""
-    MESHES["c03"] = ("pp = 4", False, 1, "", [])
-    sets = ["batch=%d" % (2 * micro), "layers=%d" % layers]
-    exe = b.compile("g", "c03", schedule=schedule, micro=micro, sets=sets)[0]
-    text = subprocess.run([b.ndc, b.source("g"), "--plan", exe + ".plan", "--set", sets[0], "--set", sets[1],
-                           "--emit=plan"], capture_output=True, text=True).stdout
+def report(b, fixture, exe, *sets):
+    """The stages of --emit=plan: for each, bytes by what they are for."""
+    cmd = [b.ndc, b.source(fixture), "--plan", exe + ".plan", "--emit=plan"]
+    for s in sets:
+        cmd += ["--set", s]
+    text = subprocess.run(cmd, capture_output=True, text=True).stdout
     rows = [[line.split() for line in part.split("\n")] for part in text.split("\nstage ")[1:]]
-    return [{w[0]: int(w[-2].replace(",", "")) for w in lines if w and w[-1] == "bytes"} for lines in rows]
+    return [{w[0]: int(w[-2].replace(",", "")) for w in lines if w and w[-1] == "bytes"} for lines in rows], text
+
+
+def arenas(text):
+    """What a run says that it allocates, per stage."""
+    return [int(n) for n in re.findall(r"arena .* per rank \((\d+) bytes\)", text)]
 
 
 def c03(b):
-    """1f1b holds no more samples than stages; gpipe holds all; gradients once."""
-    four = stages(b, "1f1b", 4, 4)
-    check(len(four) == 4, "not four stages")
-    gpipe = {m: stages(b, "gpipe", m, 4) for m in (4, 8, 16)}
-    for m in (8, 16):
-        for s, (old, new) in enumerate(zip(four, stages(b, "1f1b", m, 4))):
-            check(new["saved"] == old["saved"], "1f1b, M = %d: stage %d saves more" % (m, s))
-            check(new["gradients"] == old["gradients"] == gpipe[m][s]["gradients"], "gradients grow")
-    for s in range(4):
-        a, c, d = [gpipe[m][s]["saved"] for m in (4, 8, 16)]
-        check(d - c == 2 * (c - a) > 0, "gpipe: stage %d saves %d, %d, %d" % (s, a, c, d))
+    """1f1b holds no more microbatches than stages; gpipe holds all; gradients once; and so they run."""
+    MESHES["c03"] = ("pp = 4", False, 1, "", [])
+    for schedule, held in (("1f1b", lambda m, s: min(m, 4 - s)), ("gpipe", lambda m, s: m)):
+        said = {}
+        for m in (1, 2, 4, 8, 16, 32):
+            sets = ["batch=%d" % (2 * m)]
+            program = b.compile("g", "c03", schedule=schedule, micro=m, sets=sets)
+            said[m], _ = report(b, "g", program[0], *sets)
+            check(len(said[m]) == 4, "not four stages")
+            for s, (one, now) in enumerate(zip(said[1], said[m])):
+                where = "%s, M = %d, stage %d: " % (schedule, m, s)
+                check(now["saved"] == held(m, s) * one["saved"] > 0, where + "saves %d bytes, one microbatch %d"
+                      % (now["saved"], one["saved"]))
+                check(now["gradients"] == one["gradients"] > 0, where + "gradients grow")
+                if schedule == "1f1b" and m > 4:
+                    was = said[4][s]
+                    check(now["peak"] - now["inputs"] == was["peak"] - was["inputs"], where + "the peak grows")
+            if m in (4, 16):
+                _, _, text = b.run(program, "--steps", "1")
+                check(arenas(text) == [x["peak"] for x in said[m]], "%s, M = %d: a run allocates %s, the plan says %s"
+                      % (schedule, m, arenas(text), [x["peak"] for x in said[m]]))
+
+
+def c04(b):
+    """Uneven stages: each has its own bytes, and the fullest one is the maximum."""
+    MESHES["c04"] = ("pp = 4", False, 4, "", [])
+    sets = ["layers=9"]
+    program = b.compile("g", "c04", stages="[1, 2, 3, 3]", sets=sets)
+    said, text = report(b, "g", program[0], *sets)
+    _, _, out = b.run(program, "--steps", "1")
+    peaks = [x["peak"] for x in said]
+    check(arenas(out) == peaks, "a run allocates %s, the plan says %s" % (arenas(out), peaks))
+    check(said[0]["weights"] > said[1]["weights"] and said[3]["weights"] > said[2]["weights"],
+          "the embedding or the head is not counted: %s" % said)
+    fullest = max(range(4), key=lambda s: peaks[s])
+    line = [x for x in text.split("\n") if x.startswith("  memory  ")]
+    check(len(line) == 1 and line[0].endswith("stage %d" % fullest) and "{:,} bytes".format(peaks[fullest]) in line[0],
+          "the maximum is not reported: %s of %s" % (line, peaks))
 
 
 def d01(b):
@@ -688,6 +751,43 @@ def resume(b):
     check('cannot read the folder "nowhere"' in text, text)
 
 
+# what auto(bytes) is tried on: mesh, sequence parallel, schedules, other lines of the plan
+REMAT = (("", False, ["1f1b"], ""), ("pp = 4", False, ["1f1b", "gpipe"], ""), ("pp = 2, tp = 2", True, ["gpipe"], ""),
+         ("pp = 3", False, ["1f1b"], ""), ("pp = 2, dp = 2", False, ["1f1b"], "zero 1 over dp"),
+         ("pp = 2, dp = 2", False, ["gpipe"], "zero 2 over dp"), ("pp = 2, dp = 2", False, ["gpipe"], "zero 3 over dp"),
+         ("pp = 2, dp = 2, tp = 2", True, ["1f1b"], "zero 3 over dp"))
+
+
+def remat(b):
+    """recompute auto(bytes) fits, and the results are those without, bit for bit; what cannot fit is refused."""
+    for axes, sp, schedules, lines in some(REMAT):
+        for schedule in schedules:
+            def program(how, expect=0):
+                MESHES["remat"] = (axes, sp, 4, (lines + "\n  " + how).strip(), [])
+                return b.compile("gdrop", "remat", schedule=schedule, sets=["layers=5"], expect=expect)
+            where = "%s %s %s" % (axes, schedule, lines)
+            rows, w, text = b.run(program("recompute none"), "--steps", "3")
+            _, _, refused = program("recompute auto(1)", expect=1)
+            needs = [(int(x), int(y)) for x, y in
+                     re.findall(r"needs at least (\d+) bytes, and (\d+) if it recomputes", refused)]
+            check([y for _, y in needs] == arenas(text), where + ": not the bytes of a run: " + refused)
+            least, most = max(x for x, _ in needs), max(y for _, y in needs)
+            check(least < most, where + ": nothing is gained")
+            _, _, refused = program("recompute auto(%d)" % (least - 1), expect=1)
+            check("no way to recompute fits" in refused, refused)
+            for room in (least, (least + most) // 2, most - 1, most):
+                exe = program("recompute auto(%d)" % room)
+                again, w2, text = b.run(exe, "--steps", "3")
+                check([(r["loss"], r["grad_norm"]) for r in again] == [(r["loss"], r["grad_norm"]) for r in rows],
+                      "%s auto(%d): other losses" % (where, room))
+                check(w2 == w, "%s auto(%d): other weights" % (where, room))
+                said, plan = report(b, "gdrop", exe[0], "layers=5")
+                check(max(arenas(text)) <= room, "%s auto(%d): allocates %s" % (where, room, arenas(text)))
+                check([x["peak"] for x in said] == arenas(text), where + ": the plan has other bytes")
+                check(room < most or ": none\n" in plan and "again" not in plan, where + ": recomputes for nothing")
+                check(room > least or schedule == "1f1b" or "forward again" in plan, where + ": no stage runs again")
+
+
 def sweep(b):
     """Parameters after 5 SGD steps on every mesh; 1e-6 at step 0."""
     same_run(b, "g", ["dp2", "tp2", "sp2", "pp2", "pp3", "pp4", "dp2tp2", "tp2pp2", "dp2pp2",
@@ -774,8 +874,8 @@ def uneven(b):
             agree(mesh, train(mesh, sets, many, "--resume", half), (later, w), windows * seq)
 
 
-CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36,
-                                 b03, b04, b12, c03, d01, f01, f13, frozen, metric, moe, muon, resume, sweep,
+CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36, a37,
+                                 b03, b04, b12, c03, c04, d01, f01, f13, frozen, metric, moe, muon, remat, resume, sweep,
                                  uneven, zero, zero_resume)}
 
 

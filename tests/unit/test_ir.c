@@ -121,6 +121,70 @@ static void round_trip(void **state)
     world_free(w);
 }
 
+static void count(nd_op *op, void *user)
+{
+    (void)op;
+    ++*(int *)user;
+}
+
+/* A copy reads the same, and shares no op, value or parameter: what is done to
+ * it leaves the first one as it was. */
+static void copies(void **state)
+{
+    (void)state;
+    world *w = world_new();
+    nd_module *m = parse(w, whole), *c = nd_module_copy(m);
+    assert_string_equal(print(c), whole);
+    int ops = 0, left = 0;
+    nd_walk(m->step, count, &ops);
+    nd_value *x = nd_const(&(nd_builder){.m = c, .block = c->step}, ND_F32, 3);
+    nd_replace_uses(c, c->params.v[0]->value, x);
+    nd_replace_uses(c, c->loss, x);
+    c->params.v[1]->frozen = false;
+    c->outputs.v[0]->name = "else";
+    c->inputs.v[0]->def->name = "else";
+    nd_block *body = NULL;
+    for (int i = 0; i < c->step->ops.n; i++)
+        if (c->step->ops.v[i]->kind == OP_REPEAT)
+            body = c->step->ops.v[i]->body;
+    assert_non_null(body);
+    body->args.v[0]->type.dtype = ND_BF16;
+    body->yields.v[0] = body->args.v[0];
+    body->ops.n = c->step->ops.n = 0;
+    assert_ptr_not_equal(nd_axis_new(c, "more", 3, nd_nowhere), NULL);
+    nd_walk(m->step, count, &left);
+    assert_int_equal(left, ops);
+    assert_string_equal(print(m), whole);
+    assert_string_equal(w->messages.s, "");
+    world_free(w);
+}
+
+static const char again[] =
+    "module m\n"
+    "axis d = 3\n"
+    "recompute none again 0, 2\n"
+    "step {\n"
+    "  %x = input \"x\" : f32[d]\n"
+    "}\n";
+
+static void recompute(void **state)
+{
+    (void)state;
+    world *w = world_new();
+    nd_module *m = parse(w, again);
+    assert_string_equal(w->messages.s, "");
+    assert_string_equal(print(m), again);
+    for (int s = 0; s < 5; s++)
+        assert_int_equal(nd_runs_again(&m->plan, s), s == 0 || s == 2);
+    m = parse(w, "module m\nrecompute auto 2e9\nstep {\n}\n");
+    assert_non_null(m);
+    assert_int_equal(m->plan.recompute, REMAT_AUTO);
+    assert_non_null(strstr(print(m), "\nrecompute auto 2000000000\n"));
+    assert_null(parse(w, "module m\nrecompute auto\nstep {\n}\n"));
+    assert_null(parse(w, "module m\nrecompute none again -1\nstep {\n}\n"));
+    world_free(w);
+}
+
 /* Clashing and odd names get new ones; printing again changes nothing. */
 static void names(void **state)
 {
@@ -250,7 +314,9 @@ static void damaged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),    cmocka_unit_test(names),
+        cmocka_unit_test(round_trip),
+        cmocka_unit_test(copies),
+        cmocka_unit_test(recompute),    cmocka_unit_test(names),
         cmocka_unit_test(parse_errors),  cmocka_unit_test(verify_errors),
         cmocka_unit_test(damaged),
     };

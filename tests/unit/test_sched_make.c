@@ -50,7 +50,7 @@ static void refusals(void **state)
         const char *says[3];
     } t[] = {
         {{.kind = SCHED_KIND_INTERLEAVED, .ranks = 4, .v = 2, .micro = 9},
-         {"interleaved(2) over p = 4 ranks: m = 9", "m % (m / p) must be 0",
+         {"interleaved(2) over p = 4 ranks: m = 9", "m % (m / p) = 0",
           "8 and 10"}},
         {{.kind = SCHED_KIND_INTERLEAVED, .ranks = 5, .micro = 5},
          {"interleaved(v) needs v"}},

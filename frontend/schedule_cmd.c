@@ -1,0 +1,262 @@
+/* schedule_cmd.c - `ndc schedule`: makes or reads a schedule, proves it, and
+ * shows it.
+ *
+ *   ndc schedule 1f1b --ranks 2 --microbatches 3
+ *   ndc schedule mine.csv --costs 1,1,1,0.1 --emit=svg -o mine.svg
+ */
+#include "ndc.h"
+#include "frontend.h"
+#include "../runtime/schedule/sched.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 4096, MOST_MICRO = 100000, MOST_ACTIONS = 20000000 };
+
+typedef enum { AS_TIMELINE, AS_CSV, AS_COMMS, AS_SVG, AS_JSON, NFORMS } form;
+
+static const char *const form_names[] = {
+    [AS_TIMELINE] = "timeline", [AS_CSV] = "csv", [AS_COMMS] = "comms",
+    [AS_SVG] = "svg", [AS_JSON] = "json",
+};
+
+typedef struct job {
+    nd_ctx *c;
+    const ndc_schedule_options *o;
+    sched *s;
+    sched_costs costs;
+    double f, i, w, message;         /* --costs */
+} job;
+
+static bool fail(job *j, const char *what)
+{
+    nd_error(j->c, nd_nowhere, "%s", what);
+    return false;
+}
+
+/* ---- what was asked for -------------------------------------------------- */
+
+static bool whole(job *j, const char *option, const char *text, int most,
+                  int *out)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end == text || *end || n < 1 || n > most) {
+        nd_error(j->c, nd_nowhere, "%s %s: expected a number from 1 to %d",
+                 option, text, most);
+        return false;
+    }
+    *out = (int)n;
+    return true;
+}
+
+/* "F,I,W" or "F,I,W,MESSAGE", in any unit of time. */
+static bool read_costs(job *j, const char *text)
+{
+    double *to[] = {&j->f, &j->i, &j->w, &j->message};
+    int n = 0;
+    const char *at = text;
+    for (;; at++) {
+        char *end;
+        double x = strtod(at, &end);
+        if (n == 4 || end == at || !isfinite(x) || x < 0 ||
+            (*end && *end != ','))
+            break;
+        *to[n++] = x;
+        at = end;
+        if (!*at && n >= 3)
+            return true;
+        if (!*at)
+            break;
+    }
+    nd_error(j->c, nd_nowhere, "--costs %s: expected the times of F, I, W and, "
+             "if it takes any, of a message, as in 1,1,1,0.1", text);
+    return false;
+}
+
+static bool find_form(job *j, form *out)
+{
+    const char *name = j->o->emit;
+    for (int k = 0; k < NFORMS; k++)
+        if (!name || !strcmp(name, form_names[k])) {
+            *out = (form)k;
+            return true;
+        }
+    nd_error(j->c, nd_nowhere, "--emit=%s: a schedule is shown as timeline, "
+             "csv, comms, svg or json", name);
+    return false;
+}
+
+/* Of all stages. */
+static void spread_costs(job *j)
+{
+    double *v = ND_NEWN(j->c->arena, double, 4 * j->s->stages);
+    const double one[] = {j->f, j->i, j->w, j->message};
+    int n = j->s->stages;
+    for (int k = 0; k < 4 * n; k++)
+        v[k] = one[k / n];
+    j->costs.f = v;
+    j->costs.i = v + n;
+    j->costs.w = v + 2 * n;
+    j->costs.ahead = j->costs.back = v + 3 * n;
+}
+
+/* ---- the schedule -------------------------------------------------------- */
+
+static bool tell(job *j, const sched *s, const sched_error *e)
+{
+    char *table = s ? sched_table_around(s, e) : NULL;
+    nd_error(j->c, nd_nowhere, "%s: %s%s%s", j->o->what, e->text,
+             table && *table ? "\n" : "", table ? table : "");
+    free(table);
+    return false;
+}
+
+static bool read_file(job *j)
+{
+    sched_error e;
+    int file = nd_read_file(j->c, j->o->what), ranks = 0, micro = 0;
+    if (!file) {
+        nd_error(j->c, nd_nowhere, "cannot read `%s`: %s", j->o->what,
+                 strerror(errno));
+        return false;
+    }
+    const nd_file *f = &j->c->files.v[file - 1];
+    j->s = sched_read(f->text, f->len, j->o->what, &e);
+    if (!j->s)
+        return tell(j, NULL, &e);
+    if ((j->o->ranks &&
+         !whole(j, "--ranks", j->o->ranks, MOST_RANKS, &ranks)) ||
+        (j->o->microbatches && !whole(j, "--microbatches", j->o->microbatches,
+                                      MOST_MICRO, &micro)))
+        return false;
+    if ((ranks && ranks != j->s->ranks) || (micro && micro != j->s->micro)) {
+        nd_error(j->c, nd_nowhere, "%s: it is for %d ranks and %d "
+                 "microbatches", j->o->what, j->s->ranks, j->s->micro);
+        return false;
+    }
+    return true;
+}
+
+static bool unknown(job *j)
+{
+    const char *names[SCHED_NKINDS];
+    for (int k = 0; k < SCHED_NKINDS; k++)
+        names[k] = nd_fmt(j->c->arena, "%s%s", sched_kinds[k].name,
+                          sched_kinds[k].v ? "" : "(2)");
+    const char *near = nd_nearest(j->o->what, names, SCHED_NKINDS);
+    nd_error(j->c, nd_nowhere, "no schedule is called `%s`%s%s%s", j->o->what,
+             near ? "; did you mean `" : "", near ? near : "",
+             near ? "`?" : "; see ndc schedule --list");
+    return false;
+}
+
+static bool make(job *j)
+{
+    sched_ask ask = {.costs = NULL};
+    sched_error e;
+    if (!sched_parse_name(j->o->what, &ask.kind, &ask.v))
+        return unknown(j);
+    if (!j->o->ranks || !j->o->microbatches)
+        return fail(j, "a schedule is made for --ranks P and --microbatches M");
+    if (!whole(j, "--ranks", j->o->ranks, MOST_RANKS, &ask.ranks) ||
+        !whole(j, "--microbatches", j->o->microbatches, MOST_MICRO,
+               &ask.micro))
+        return false;
+    int64_t v = sched_per_rank(ask.kind, ask.v);
+    if (2 * v * ask.ranks * ask.micro > MOST_ACTIONS)
+        return fail(j, "that is a schedule of more than 20 million actions");
+    j->s = sched_make(&ask, &e);
+    return j->s || tell(j, NULL, &e);
+}
+
+static bool is_file(const char *what)
+{
+    return strpbrk(what, "./") != NULL;
+}
+
+/* ---- what it is shown as ------------------------------------------------- */
+
+/* The computations alone. */
+static void drop_messages(sched *s)
+{
+    for (int r = 0; r < s->ranks; r++) {
+        sched_row *row = &s->row[r];
+        int n = 0;
+        for (int i = 0; i < row->n; i++)
+            if (sched_is_compute(row->v[i].op))
+                row->v[n++] = row->v[i];
+        row->n = n;
+    }
+    s->lowered = false;
+}
+
+/* Messages are made, and the whole proved, whatever is shown. */
+static bool prove(job *j)
+{
+    sched_error e;
+    if (!sched_check(j->s, NULL, &e))
+        return tell(j, j->s, &e);
+    if (j->s->lowered)
+        return true;
+    if (!sched_lower(j->s, &j->costs, &e) || !sched_check(j->s, NULL, &e))
+        return tell(j, j->s, &e);
+    return true;
+}
+
+static bool show(job *j, form as, sched_text *out)
+{
+    sched_error e;
+    sched_times t;
+    if (as != AS_COMMS && as != AS_JSON)
+        drop_messages(j->s);
+    if (!sched_time(j->s, &j->costs, &t, &e))
+        return tell(j, j->s, &e);
+    if (as == AS_TIMELINE)
+        sched_draw(j->s, &t, 0, out);
+    else if (as == AS_SVG)
+        sched_svg(j->s, &t, &j->costs, 0, out);
+    else if (as == AS_JSON)
+        sched_trace(j->s, &j->costs, 0, out);
+    else
+        sched_write(j->s, as == AS_CSV, out);
+    free(t.rank);
+    return true;
+}
+
+static void list_kinds(sched_text *out)
+{
+    for (int k = 0; k < SCHED_NKINDS; k++) {
+        const sched_info *i = &sched_kinds[k];
+        sched_put(out, "%s%-*s%s\n", i->name, 18 - (int)strlen(i->name),
+                  i->v ? "" : "(v)", i->doc);
+    }
+}
+
+static bool produce(job *j, sched_text *out)
+{
+    form as;
+    if (j->o->list) {
+        list_kinds(out);
+        return true;
+    }
+    if (!find_form(j, &as) || (j->o->costs && !read_costs(j, j->o->costs)))
+        return false;
+    if (!(is_file(j->o->what) ? read_file(j) : make(j)))
+        return false;
+    spread_costs(j);
+    return prove(j) && show(j, as, out);
+}
+
+int ndc_schedule(const ndc_schedule_options *o)
+{
+    job j = {.c = nd_ctx_new(), .o = o, .f = 1, .i = 1, .w = 1};
+    sched_text out = {0};
+    bool ok = produce(&j, &out) && nd_write(j.c, o->out, out.s, out.n);
+    free(out.s);
+    sched_free(j.s);
+    nd_ctx_free(j.c);
+    return ok ? NDC_OK : NDC_BAD_INPUT;
+}

@@ -1,0 +1,32 @@
+/* recompute.h - what a later block keeps of an earlier one, and what it makes
+ * again: shared by recompute.c (backward, of forward) and split.c (gradients of
+ * weights, of those of inputs).
+ */
+#ifndef ND_RECOMPUTE_H
+#define ND_RECOMPUTE_H
+
+#include "passes.h"
+
+/* On which stages an op of the step runs; NULL: on each that reads it. */
+typedef struct nd_place_span {
+    int first, last;
+} nd_place_span;
+
+/* A block and the one that reads it, later. At the top they are the same; for
+ * two repeats they are the bodies, joined by stacked values. */
+typedef struct nd_pair {
+    nd_block *from, *to;
+    nd_op *early, *late;             /* the repeats, or NULL at the top */
+    nd_phase reader;                 /* phase of the ops that read: BWD, WGT */
+    nd_table *places;                /* op of the step -> nd_place_span; NULL:
+                                        not known yet */
+} nd_pair;
+
+/* Rewrites what the later block reads to what costs the fewest bytes to keep.
+ * Leaves the operands of `late` that nothing reads any more: nd_dce. */
+void nd_keep_or_repeat(nd_module *m, const nd_pair *p);
+/* v, of the body of p->early, as the body of p->late has it: scanned there as
+ * well, or stacked. `b` stands in the later body. */
+nd_value *nd_hand_over(const nd_pair *p, nd_builder *b, nd_value *v);
+
+#endif
