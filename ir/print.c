@@ -395,6 +395,20 @@ static void put_rules(nd_buf *b, const nd_module *m)
     }
 }
 
+/* A file's name may have to be written with escapes. */
+static void put_schedule(nd_buf *b, const nd_plan *p)
+{
+    if (p->schedule != SCHED_KIND_FILE) {
+        nd_put(b, nd_schedule_name(b->arena, p));
+        return;
+    }
+    nd_put(b, "file(");
+    put_string(b, p->schedule_file);
+    if (p->per_device)
+        nd_putf(b, ", %d", p->per_device);
+    nd_put(b, ")");
+}
+
 /* recompute auto 300000      recompute none again 0, 1 */
 static void put_recompute(nd_buf *b, const nd_plan *p)
 {
@@ -410,20 +424,6 @@ static void put_recompute(nd_buf *b, const nd_plan *p)
     if (p->recompute || t.n)
         nd_putf(b, "recompute %s%s\n", nd_remat_names[p->recompute],
                 t.n ? t.s : "");
-}
-
-/* A file's name may have to be written with escapes. */
-static void put_schedule(nd_buf *b, const nd_plan *p)
-{
-    if (p->schedule != SCHED_KIND_FILE) {
-        nd_put(b, nd_schedule_name(b->arena, p));
-        return;
-    }
-    nd_put(b, "file(");
-    put_string(b, p->schedule_file);
-    if (p->per_device)
-        nd_putf(b, ", %d", p->per_device);
-    nd_put(b, ")");
 }
 
 static void put_plan(nd_buf *b, const nd_module *m)

@@ -273,6 +273,9 @@ static void check_phase(checker *c, const nd_op *op)
         if (op->phase == PH_FWD && def->phase == PH_BWD)
             complain(c, op, "forward reads %%%s from backward",
                      op->in[i]->name);
+        if (op->phase < PH_WGT && def->phase == PH_WGT)
+            complain(c, op, "%%%s waits with the gradients of weights",
+                     op->in[i]->name);
     }
 }
 
@@ -360,6 +363,8 @@ static void check_op(checker *c, const nd_op *op, const nd_block *b)
                op->kind == OP_OUTPUT;
     if (top && b->parent)
         complain(c, op, "%s inside a body", nd_ops[op->kind].name);
+    if (b->parent && b->parent->phase == PH_WGT && op->phase != PH_WGT)
+        complain(c, op, "the repeat around it runs in another phase");
     if (op->body)
         check_body(c, op);
     for (int i = 0; i < op->nout; i++)

@@ -287,7 +287,7 @@ static void find_homes(nd_op *op, void *user)
     if (op->kind == OP_ACCUM) {
         nd_value *x = nd_accum_source(c, op);
         if (nd_is_direct(c, x) && nd_info(c, x)->nuses == 1 &&
-            x->def->block == op->block &&
+            x->def->block == op->block && x->def->phase == op->phase &&
             (x->def->kind == OP_CONTRACT || x->def->kind == OP_SCATTER_ADD ||
              (x->def->kind == OP_REDUCE && x->def->sub == RED_SUM)))
             nd_info(c, x)->accum = op;

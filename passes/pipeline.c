@@ -6,10 +6,11 @@
  *
  * What the pass does, in this order: the plan and the repeats are checked; each
  * op finds its place in the chain (chain.c); the parts of the chain are weighed
- * (weigh.c) and given to stages (cut.c, partition.c); the lists of every stage
+ * (weigh.c) and given to stages (cut.c, partition.c); what waits of backward is
+ * set apart (split.c), where the schedule wants it; the lists of every stage
  * follow (stages.c); stages_check.c proves them.
  */
-#include "pipeline.h"
+#include "split.h"
 
 /* ---- the repeats and their iterations ------------------------------------ */
 
@@ -247,6 +248,8 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     pipe_weigh(&pp);
     m->program = nd_program_new(m, pp.devices);
     if (!pipe_cut(&pp))
+        return false;
+    if (nd_wants_split(m) && !nd_split_backward(&pp))
         return false;
     pipe_fill(&pp);
     return nd_stages_check(m);

@@ -143,18 +143,15 @@ static void find_of_grads(remat *r)
     }
 }
 
-static const nd_place_span *place_of(const remat *r, const nd_op *op)
-{
-    return nd_table_get(r->p->places, op);
-}
-
 /* Is v made on other stages than those on which op reads it? */
 static bool elsewhere(const remat *r, const nd_op *op, const nd_value *v)
 {
     if (!r->p->places || r->p->early || !v->def)
         return false;
-    const nd_place_span *at = place_of(r, op), *made = place_of(r, v->def);
-    return made && (!at || at->first != made->first || at->last != made->last);
+    pipe_place at = pipe_place_of(r->p->places, op);
+    pipe_place made = pipe_place_of(r->p->places, v->def);
+    return !made.demand && (at.demand || at.first != made.first ||
+                            at.last != made.last);
 }
 
 static void find_elsewhere(remat *r)
@@ -283,7 +280,7 @@ static nd_value *have(remat *r, nd_value *v)
     c->loc = op->loc;
     r->at = b.at;
     if (r->p->places && !r->p->early)
-        nd_table_put(r->p->places, c, (void *)place_of(r, op));
+        pipe_place_like(r->p->places, c, op);
     return r->again[i] = c->out[v->index];
 }
 

@@ -5,12 +5,7 @@
 #ifndef ND_RECOMPUTE_H
 #define ND_RECOMPUTE_H
 
-#include "passes.h"
-
-/* On which stages an op of the step runs; NULL: on each that reads it. */
-typedef struct nd_place_span {
-    int first, last;
-} nd_place_span;
+#include "pipeline.h"
 
 /* A block and the one that reads it, later. At the top they are the same; for
  * two repeats they are the bodies, joined by stacked values. */
@@ -18,8 +13,7 @@ typedef struct nd_pair {
     nd_block *from, *to;
     nd_op *early, *late;             /* the repeats, or NULL at the top */
     nd_phase reader;                 /* phase of the ops that read: BWD, WGT */
-    nd_table *places;                /* op of the step -> nd_place_span; NULL:
-                                        not known yet */
+    pipe *places;                    /* of the step's ops; NULL: not chosen */
 } nd_pair;
 
 /* Rewrites what the later block reads to what costs the fewest bytes to keep.

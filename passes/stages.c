@@ -91,8 +91,10 @@ static void fill_lists(filler *f)
             ND_PUSH(f->pp->a, &st->pre, op);
         else if (op->phase == PH_FWD)
             ND_PUSH(f->pp->a, &st->fwd, op);
-        else
+        else if (op->phase == PH_BWD)
             ND_PUSH(f->pp->a, &st->bwd, op);
+        else
+            ND_PUSH(f->pp->a, &st->wgt, op);
     }
     for (int i = 0; i < m->params.n; i++)
         if (f->has_param[f->s][i])

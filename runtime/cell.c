@@ -13,14 +13,6 @@
 
 enum { ARENA_ALIGN = 4096 };
 
-static bool follows(const ndrt_extent *e)
-{
-    for (int i = 0; i < e->ncut; i++)
-        if (e->cut[i] == NDRT_MICRO)
-            return true;
-    return e->bounds;
-}
-
 char *ndrt_room(const ndrt_rank *r, int stage, int room)
 {
     const ndrt_state *st = r->state;
@@ -44,7 +36,7 @@ void ndrt_set_cell(ndrt_rank *r, int stage, int mb)
     for (int k = 0; k < NDRT_NROOMS; k++)
         r->room[k] = ndrt_room(r, stage, k);
     for (int e = 0; e < p->nextents; e++)
-        if (follows(&p->extents[e]))
+        if (p->extents[e].bounds || ndrt_follows_micro(&p->extents[e]))
             ndrt_extent_of(p, e, r->rank, stage, mb, &st->off[e], &st->n[e]);
 }
 

@@ -73,9 +73,9 @@ typedef struct ndrt_comm_ops {
     /* Prints `line`, if this is the first failure, and stops all ranks. */
     void (*abort)(ndrt_comm *c, ndrt_status s, const char *line);
     size_t (*scratch)(const ndrt_comm *c);       /* bytes of buffers held */
-    /* A second one of this rank, with groups of its own, that another thread
-     * may use at the same time; NULL if there is none. It is closed with this
-     * one. */
+    /* One more of this rank, with groups of its own, that another thread may
+     * use at the same time; it meets those that the other ranks asked for as
+     * the same one in turn. NULL: there are no more. Closed with this one. */
     ndrt_comm *(*another)(ndrt_comm *c);
     void (*close)(ndrt_comm *c);
 } ndrt_comm_ops;
@@ -95,6 +95,10 @@ struct ndrt_comm {
     char error[256];
 };
 
+/* Threads of a rank that may communicate: the rank's own, the one that makes
+ * calls in flight (flight.c), the one for messages (messages.c). */
+enum { NDRT_LANES = 3 };
+
 /* ---- comm_local.c ----------------------------------------------------- */
 
 typedef struct ndrt_world ndrt_world;
@@ -106,10 +110,10 @@ void ndrt_world_free(ndrt_world *w);
 
 /* ---- comm_mpi.c, loaded with dlopen ----------------------------------- */
 
-enum { NDRT_PLUGIN_VERSION = 5 };
-/* `fold` is handed over because the plug-in links to nothing of ours; `two`:
- * another one may be asked for. */
-typedef ndrt_status ndrt_mpi_open_fn(int version, ndrt_fold_fn *fold, bool two,
+enum { NDRT_PLUGIN_VERSION = 6 };
+/* `fold` is handed over because the plug-in links to nothing of ours; `more`:
+ * so many others may be asked for. */
+typedef ndrt_status ndrt_mpi_open_fn(int version, ndrt_fold_fn *fold, int more,
                                      ndrt_comm **comm, char *error,
                                      size_t error_size);
 #define NDRT_MPI_OPEN "ndrt_mpi_open"

@@ -36,7 +36,7 @@ typedef struct meeting {          /* one group of ranks */
 /* A send that waits to be taken; lives on the sender's stack. */
 typedef struct parcel {
     struct parcel *next;
-    int from;
+    int from, lane;
     const void *x;
     size_t bytes;
     bool taken;
@@ -51,7 +51,8 @@ typedef struct mailbox {          /* of one receiver */
 typedef struct local_comm {
     ndrt_comm base;
     ndrt_world *world;
-    int lane;                     /* 0, or 1: a rank's other one */
+    int lane;                     /* 0, or which one more of the rank's */
+    int given;                    /* lane 0: how many more are in use */
     const float **src;            /* one per rank, for ndrt_fold */
 } local_comm;
 
@@ -64,8 +65,6 @@ struct ndrt_world {
     ndrt_status status;
     atomic_bool stopped;
 };
-
-enum { LANES = 2 };
 
 static const ndrt_comm_ops local_ops;
 
@@ -87,8 +86,8 @@ ndrt_world *ndrt_world_new(int size)
     w->size = size;
     pthread_mutex_init(&w->lock, NULL);
     w->box = calloc((size_t)size, sizeof *w->box);
-    w->comm = calloc((size_t)size * LANES, sizeof *w->comm);
-    const float **src = calloc((size_t)size * (size_t)size * LANES,
+    w->comm = calloc((size_t)size * NDRT_LANES, sizeof *w->comm);
+    const float **src = calloc((size_t)size * (size_t)size * NDRT_LANES,
                                sizeof *src);
     if (!w->box || !w->comm || !src) {
         free(w->box);
@@ -102,7 +101,7 @@ ndrt_world *ndrt_world_new(int size)
         pthread_mutex_init(&w->box[i].lock, NULL);
         pthread_cond_init(&w->box[i].changed, NULL);
     }
-    for (int i = 0; i < size * LANES; i++) {
+    for (int i = 0; i < size * NDRT_LANES; i++) {
         w->comm[i].base = (ndrt_comm){.ops = &local_ops, .rank = i % size,
                                       .size = size, .cpus = cpus};
         w->comm[i].world = w;
@@ -386,7 +385,8 @@ static ndrt_status local_send(ndrt_comm *c, int to, const void *x,
 {
     ndrt_world *w = ((local_comm *)c)->world;
     mailbox *b = &w->box[to];
-    parcel p = {.from = c->rank, .x = x, .bytes = bytes};
+    parcel p = {.from = c->rank, .lane = ((local_comm *)c)->lane, .x = x,
+                .bytes = bytes};
     parcel **end;
 
     pthread_mutex_lock(&b->lock);
@@ -402,11 +402,11 @@ static ndrt_status local_send(ndrt_comm *c, int to, const void *x,
     return p.taken ? NDRT_OK : NDRT_ESTOPPED;
 }
 
-static parcel *parcel_from(const mailbox *b, int from)
+static parcel *parcel_from(const mailbox *b, int from, int lane)
 {
     parcel *p = b->first;
 
-    while (p && p->from != from)
+    while (p && (p->from != from || p->lane != lane))
         p = p->next;
     return p;
 }
@@ -416,13 +416,14 @@ static parcel *parcel_from(const mailbox *b, int from)
 static ndrt_status local_recv(ndrt_comm *c, int from, void *x, size_t bytes)
 {
     ndrt_world *w = ((local_comm *)c)->world;
+    int lane = ((local_comm *)c)->lane;
     mailbox *b = &w->box[c->rank];
     ndrt_status s = NDRT_OK;
     bool took = false;
     parcel *p;
 
     pthread_mutex_lock(&b->lock);
-    while (!(p = parcel_from(b, from)) && !atomic_load(&w->stopped))
+    while (!(p = parcel_from(b, from, lane)) && !atomic_load(&w->stopped))
         pthread_cond_wait(&b->changed, &b->lock);
     if (!p) {
         s = NDRT_ESTOPPED;
@@ -471,9 +472,12 @@ static size_t local_scratch(const ndrt_comm *c)
 
 static ndrt_comm *local_another(ndrt_comm *c)
 {
-    const local_comm *l = (local_comm *)c;
+    local_comm *l = (local_comm *)c;
 
-    return l->lane ? NULL : &l->world->comm[c->size + c->rank].base;
+    if (l->lane || l->given + 1 == NDRT_LANES)
+        return NULL;
+    l->given++;
+    return &l->world->comm[l->given * c->size + c->rank].base;
 }
 
 /* All is freed with the world: others may still be using it. */

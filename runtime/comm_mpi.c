@@ -8,6 +8,8 @@
  * Counts of MPI calls are ints. Data go in rounds of at most `chunk` elements
  * per member, which also bounds the buffers. Sends are synchronous (Ssend):
  * nothing relies on buffering, as the schedule is free of deadlock without.
+ * While MPI waits it takes a whole CPU; where the rank computes at the same
+ * time, this thread asks now and then and sleeps in between.
  */
 #include "comm.h"
 
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { DEFAULT_CHUNK = 1 << 20, SMALL = 2048, TAG = 7 };
 
@@ -30,7 +33,9 @@ typedef struct mpi_comm {
     int *count, *at, *count2, *at2;
     MPI_Comm *made;               /* to be freed */
     int nmade;
-    struct mpi_comm *other;       /* for another thread, or NULL */
+    int lane;                     /* 0, or which one more of the rank's */
+    struct mpi_comm *more[NDRT_LANES - 1];   /* lane 0: for other threads */
+    int nmore, given;             /* how many there are, and are in use */
 } mpi_comm;
 
 static ndrt_status failed(ndrt_comm *c, const char *what, int code)
@@ -374,6 +379,29 @@ static ndrt_status mpi_barrier(ndrt_comm *c, ndrt_group *g)
 
 /* ---- one to one ------------------------------------------------------- */
 
+static int tag_of(const ndrt_comm *c)
+{
+    return TAG + ((const mpi_comm *)(const void *)c)->lane;
+}
+
+/* Sleeps are short at first: most messages are soon there. */
+static int finish(const ndrt_comm *c, MPI_Request *request, MPI_Status *status)
+{
+    enum { FIRST = 10000, LONGEST = 200000 };     /* nanoseconds */
+    struct timespec t = {0, FIRST};
+    int done = 0, code = MPI_SUCCESS;
+
+    if (((const mpi_comm *)(const void *)c)->lane == 0)
+        return MPI_Wait(request, status);
+    while (code == MPI_SUCCESS && !done) {
+        code = MPI_Test(request, &done, status);
+        if (code == MPI_SUCCESS && !done)
+            nanosleep(&t, NULL);
+        t.tv_nsec = t.tv_nsec < LONGEST / 2 ? 2 * t.tv_nsec : LONGEST;
+    }
+    return code;
+}
+
 static ndrt_status mpi_send(ndrt_comm *c, int to, const void *x, size_t bytes)
 {
     size_t most = (size_t)((mpi_comm *)c)->chunk * sizeof(float);
@@ -381,7 +409,10 @@ static ndrt_status mpi_send(ndrt_comm *c, int to, const void *x, size_t bytes)
 
     do {
         size_t len = bytes < most ? bytes : most;
-        MPI_TRY(c, MPI_Ssend(p, (int)len, MPI_BYTE, to, TAG, MPI_COMM_WORLD));
+        MPI_Request request;
+        MPI_TRY(c, MPI_Issend(p, (int)len, MPI_BYTE, to, tag_of(c),
+                              MPI_COMM_WORLD, &request));
+        MPI_TRY(c, finish(c, &request, MPI_STATUS_IGNORE));
         p += len;
         bytes -= len;
     } while (bytes > 0);
@@ -395,10 +426,12 @@ static ndrt_status mpi_recv(ndrt_comm *c, int from, void *x, size_t bytes)
 
     do {
         size_t len = bytes < most ? bytes : most;
+        MPI_Request request;
         MPI_Status status;
         int got;
-        MPI_TRY(c, MPI_Recv(p, (int)len, MPI_BYTE, from, TAG, MPI_COMM_WORLD,
-                            &status));
+        MPI_TRY(c, MPI_Irecv(p, (int)len, MPI_BYTE, from, tag_of(c),
+                             MPI_COMM_WORLD, &request));
+        MPI_TRY(c, finish(c, &request, &status));
         MPI_TRY(c, MPI_Get_count(&status, MPI_BYTE, &got));
         if ((size_t)got != len)
             return other_bytes(c, from, got, len);
@@ -420,8 +453,10 @@ static void mpi_abort(ndrt_comm *c, ndrt_status s, const char *line)
 static size_t mpi_scratch(const ndrt_comm *c)
 {
     const mpi_comm *m = (const mpi_comm *)c;
-    int64_t cap = m->cap + (m->other ? m->other->cap : 0);
+    int64_t cap = m->cap;
 
+    for (int i = 0; i < m->nmore; i++)
+        cap += m->more[i]->cap;
     return (size_t)cap * (2 * (size_t)c->size + 1) * sizeof(float);
 }
 
@@ -429,7 +464,7 @@ static ndrt_comm *mpi_another(ndrt_comm *c)
 {
     mpi_comm *m = (mpi_comm *)c;
 
-    return m->other ? &m->other->base : NULL;
+    return m->given < m->nmore ? &m->more[m->given++]->base : NULL;
 }
 
 static void mpi_free(mpi_comm *m)
@@ -449,8 +484,8 @@ static void mpi_close(ndrt_comm *c)
 {
     mpi_comm *m = (mpi_comm *)c;
 
-    if (m->other)
-        mpi_free(m->other);
+    for (int i = 0; i < m->nmore; i++)
+        mpi_free(m->more[i]);
     mpi_free(m);
     MPI_Finalize();
 }
@@ -544,7 +579,7 @@ static bool all_have(int level)
 
 ndrt_mpi_open_fn ndrt_mpi_open;
 
-ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, bool two,
+ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, int more,
                           ndrt_comm **comm, char *error, size_t error_size)
 {
     int had, rank, size;
@@ -555,7 +590,7 @@ ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, bool two,
         return NDRT_EINTERNAL;
     }
     if (MPI_Init_thread(NULL, NULL,
-                        two ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED,
+                        more ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED,
                         &had) != MPI_SUCCESS) {
         snprintf(error, error_size, "MPI_Init_thread failed");
         return NDRT_EINTERNAL;
@@ -566,10 +601,16 @@ ndrt_status ndrt_mpi_open(int version, ndrt_fold_fn *fold, bool two,
     int cpus = cpus_per_rank(rank);
     int64_t chunk = chunk_size(size);
     mpi_comm *m = new_comm(fold, rank, size, cpus, chunk);
-    two = all_have(two ? had : MPI_THREAD_SINGLE);
-    if (m && two)
-        m->other = new_comm(fold, rank, size, cpus, chunk);
-    if (!m || (two && !m->other)) {
+    if (!all_have(more ? had : MPI_THREAD_SINGLE))
+        more = 0;
+    for (int i = 0; m && i < more; i++) {
+        m->more[i] = new_comm(fold, rank, size, cpus, chunk);
+        if (!m->more[i])
+            break;
+        m->more[i]->lane = i + 1;
+        m->nmore++;
+    }
+    if (!m || m->nmore < more) {
         snprintf(error, error_size, "out of memory");
         MPI_Abort(MPI_COMM_WORLD, NDRT_EINTERNAL);
         return NDRT_EINTERNAL;

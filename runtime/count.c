@@ -49,7 +49,7 @@ struct ndrt_count {
     const ndrt_program *program;
     bool on;
     table rows;
-    ndrt_count *other;            /* around the other one of this rank */
+    ndrt_count *other;            /* the next one of this rank's */
 };
 
 /* ---- counting --------------------------------------------------------- */
@@ -70,7 +70,7 @@ static bool is_before(const line *a, const line *b)
     return a->kind < b->kind || (a->kind == b->kind && a->mesh < b->mesh);
 }
 
-/* Rows are in order, whoever of the rank's two counters saw them first. */
+/* Rows are in order, whoever of the rank's counters saw them first. */
 static void add_line(table *t, const line *x)
 {
     int64_t i = 0;
@@ -227,8 +227,13 @@ static ndrt_comm *another(ndrt_comm *c)
     ndrt_count *k = of(c);
     ndrt_comm *inner = k->inner->ops->another(k->inner);
 
-    k->other = inner ? ndrt_count_new(k->program, inner) : NULL;
-    return k->other ? &k->other->base : NULL;
+    ndrt_count *one = inner ? ndrt_count_new(k->program, inner) : NULL;
+
+    if (!one)
+        return NULL;
+    one->other = k->other;
+    k->other = one;
+    return &one->base;
 }
 
 static void close_inner(ndrt_comm *c)
@@ -342,8 +347,9 @@ ndrt_status ndrt_count_write(ndrt_rank *r)
 
     if (!k)
         return NDRT_OK;
-    for (int i = 0; k->other && i < k->other->rows.n; i++)
-        add_line(&k->rows, &k->other->rows.v[i]);
+    for (const ndrt_count *o = k->other; o; o = o->other)
+        for (int i = 0; i < o->rows.n; i++)
+            add_line(&k->rows, &o->rows.v[i]);
     if (r->rank != 0) {
         s = k->inner->ops->send(k->inner, 0, &k->rows, sizeof k->rows);
         return ndrt_comm_check(r, passed(k, s));

@@ -1,53 +1,327 @@
-/* course.c - the schedule that a run follows, and the slots that it takes. Made
- * once for all ranks, before anything else is; it never changes.
+/* course.c - the schedule that a run follows, and what goes with it: the
+ * program's own one, or what --schedule and --microbatches ask for.
+ *
+ *   ./train --schedule zb_h1 --microbatches 16
+ *   ./train --schedule mine.csv
+ *
+ * It is made once for all ranks, before anything else is, and never changes.
+ * Another schedule runs what was compiled: the same stages on the same devices,
+ * with backward in two halves only if it was compiled in two, and microbatches
+ * of other sizes only where sizes are no constants.
  */
 #include "ndrt_internal.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
-/* The rows that the compiler wrote. */
-static sched *own_schedule(const ndrt_program *p, sched_error *err)
+typedef struct maker {
+    const ndrt_program *p;
+    const ndrt_config *config;
+    ndrt_course *c;
+    FILE *err;                    /* or NULL */
+} maker;
+
+static ndrt_status refuse(const maker *m, ndrt_status s, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static ndrt_status refuse(const maker *m, ndrt_status s, const char *fmt, ...)
 {
-    sched_text rows = {0};
+    va_list ap;
 
-    for (int d = 0; d < p->ndevices; d++)
-        sched_put(&rows, "%s\n", p->schedule[d]);
-    sched *s = sched_read(rows.s, rows.n, p->schedule_name, err);
-    free(rows.s);
-    if (s && (s->stages != p->nstages || s->ranks != p->ndevices)) {
-        sched_fail(err, -1, 0, "%d stages on %d devices, not %d on %d",
-                   s->stages, s->ranks, p->nstages, p->ndevices);
-        sched_free(s);
-        s = NULL;
-    }
+    if (!m->err)
+        return s;
+    fprintf(m->err, "%s: error: ", m->p->name);
+    va_start(ap, fmt);
+    vfprintf(m->err, fmt, ap);
+    va_end(ap);
+    fputc('\n', m->err);
     return s;
 }
 
-ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p, FILE *err)
+static ndrt_status no_memory(const maker *m)
 {
-    sched_error why = {.text = "out of memory"};
+    return refuse(m, NDRT_EINTERNAL, "out of memory for the schedule");
+}
 
-    *c = (ndrt_course){.program = *p};
-    c->sched = own_schedule(p, &why);
-    if (c->sched)
-        c->slots = calloc((size_t)p->nstages, sizeof *c->slots);
-    if (!c->slots) {
-        if (err)
-            fprintf(err, "%s: error: the schedule: %s\n", p->name, why.text);
-        ndrt_course_close(c);
-        return NDRT_EINTERNAL;
+/* With the rows around the action that is wrong. */
+static ndrt_status wrong(const maker *m, const sched *s, const sched_error *e)
+{
+    refuse(m, NDRT_EINPUT, "--schedule %s: %s", m->config->schedule, e->text);
+    char *table = s && e->rank >= 0 ? sched_table_around(s, e) : NULL;
+    if (m->err && table)
+        fputs(table, m->err);
+    free(table);
+    return NDRT_EINPUT;
+}
+
+/* ---- what the program has --------------------------------------------- */
+
+static uint8_t *crossings(const ndrt_program *p)
+{
+    uint8_t *cross = calloc((size_t)p->nstages, 1);
+
+    for (int s = 0; cross && s + 1 < p->nstages; s++) {
+        const ndrt_stage *next = &p->stages[s + 1];
+        cross[s] = (uint8_t)((next->run[NDRT_RECV_F] ? SCHED_AHEAD : 0) |
+                             (next->run[NDRT_SEND_B] ? SCHED_BACK : 0));
     }
-    c->program.nmicro = c->sched->micro;
+    return cross;
+}
+
+/* Backward in two halves. */
+static bool is_split(const ndrt_program *p)
+{
     for (int s = 0; s < p->nstages; s++)
-        for (int k = 0; k < SCHED_NSPANS; k++)
-            c->slots[s][k] = sched_slots(c->sched, s, (sched_span)k);
+        if (p->stages[s].run[NDRT_I] || p->stages[s].run[NDRT_W])
+            return true;
+    return false;
+}
+
+/* The rows that the compiler wrote. */
+static ndrt_status own_schedule(const maker *m)
+{
+    sched_text rows = {0};
+    sched_error e = {.text = "out of memory"};
+
+    for (int d = 0; d < m->p->ndevices; d++)
+        sched_put(&rows, "%s\n", m->p->schedule[d]);
+    m->c->sched = sched_read(rows.s, rows.n, m->p->schedule_name, &e);
+    free(rows.s);
+    if (!m->c->sched)
+        return refuse(m, NDRT_EINTERNAL, "the schedule: %s", e.text);
+    m->c->sched->lowered = true;
     return NDRT_OK;
+}
+
+/* ---- another one ------------------------------------------------------- */
+
+static ndrt_status read_schedule(maker *m, const char *path)
+{
+    char error[512];
+    void *text;
+    size_t n;
+    sched_error e = {.rank = -1};
+    ndrt_status s = ndrt_map_file(path, &text, &n, error, sizeof error);
+
+    if (s != NDRT_OK)
+        return refuse(m, s, "--schedule: %s; a schedule is a file, or one of "
+                      "1f1b, interleaved(2), zb_h1, ..", error);
+    m->c->sched = sched_read(text ? text : "", n, path, &e);
+    if (text)
+        munmap(text, n);
+    if (!m->c->sched)
+        return wrong(m, NULL, &e);
+    if (m->config->microbatches &&
+        m->config->microbatches != m->c->sched->micro)
+        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d microbatches, "
+                      "--microbatches says %lld", path, m->c->sched->micro,
+                      (long long)m->config->microbatches);
+    return NDRT_OK;
+}
+
+static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
+                              int v)
+{
+    const ndrt_program *p = m->p;
+    int64_t micro = m->config->microbatches ? m->config->microbatches
+                                            : p->nmicro;
+    int n = p->ndevices, have = p->nstages / n;
+    sched_error e = {.rank = -1};
+
+    if (kind == SCHED_KIND_AUTO)
+        return refuse(m, NDRT_EUSAGE, "--schedule auto: only the compiler "
+                      "knows what a search needs; name one, or a file");
+    if (sched_has(kind, 'a'))
+        return refuse(m, NDRT_EUSAGE, "--schedule %s changes what is computed: "
+                      "compile the program with it", name);
+    if (sched_per_rank(kind, v) != have)
+        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d stage%s per "
+                      "device, the program was compiled with %d", name,
+                      sched_per_rank(kind, v),
+                      sched_per_rank(kind, v) == 1 ? "" : "s", have);
+    sched_ask ask = {.kind = kind, .ranks = n, .v = v, .micro = (int)micro,
+                     .sync = true};
+    m->c->sched = sched_make(&ask, &e);
+    if (!m->c->sched)
+        return refuse(m, NDRT_EUSAGE, "--schedule %s", e.text);
+    return NDRT_OK;
+}
+
+static ndrt_status choose(maker *m)
+{
+    const char *name = m->config->schedule;
+    sched_kind kind;
+    int v;
+
+    if (m->p->pipe < 0 && name)
+        return refuse(m, NDRT_EUSAGE, "--schedule: the program has no "
+                      "pipeline");
+    if (!name)
+        name = m->p->nstages == 1 ? "1f1b" : "gpipe";
+    return sched_parse_name(name, &kind, &v) ? make_named(m, name, kind, v)
+                                             : read_schedule(m, name);
+}
+
+/* ---- does the program run it? ------------------------------------------ */
+
+static ndrt_status check_place(const maker *m)
+{
+    const sched *s = m->c->sched;
+    const char *name = m->config->schedule;
+
+    if (s->ranks != m->p->ndevices || s->stages != m->p->nstages)
+        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d stages on %d "
+                      "ranks, the program %d on %d", name, s->stages, s->ranks,
+                      m->p->nstages, m->p->ndevices);
+    for (int i = 0; i < s->stages; i++)
+        if (s->rank_of[i] != m->p->stages[i].device)
+            return refuse(m, NDRT_EUSAGE, "--schedule %s has stage %d on rank "
+                          "%d, the program on %d: compile it with such a "
+                          "schedule", name, i, s->rank_of[i],
+                          m->p->stages[i].device);
+    return NDRT_OK;
+}
+
+static ndrt_status check_actions(const maker *m)
+{
+    const sched *s = m->c->sched;
+    bool split = is_split(m->p);
+
+    for (int d = 0; d < s->ranks; d++) {
+        for (int i = 0; i < s->row[d].n; i++) {
+            const sched_action *a = &s->row[d].v[i];
+            if (a->op == SCHED_U)
+                return refuse(m, NDRT_EUSAGE, "--schedule %s updates weights "
+                              "on its way, which changes what is computed: "
+                              "compile the program with it",
+                              m->config->schedule);
+            if ((a->op == SCHED_I || a->op == SCHED_W) && !split)
+                return refuse(m, NDRT_EUSAGE, "--schedule %s has backward in "
+                              "two halves (%d%s%d), the program in one: "
+                              "compile it with a schedule such as zb_h1",
+                              m->config->schedule, a->stage,
+                              sched_op_name[a->op], a->mb);
+        }
+    }
+    return NDRT_OK;
+}
+
+/* The largest and the least piece of an extent: the first ones are longer. */
+static void piece_sizes(const ndrt_program *p, int extent, int64_t *most,
+                        int64_t *least)
+{
+    int64_t off;
+
+    ndrt_extent_of(p, extent, 0, 0, 0, &off, most);
+    ndrt_extent_of(p, extent, ndrt_mesh_ranks(p) - 1, 0, p->nmicro - 1, &off,
+                   least);
+}
+
+/* A size that all microbatches have is a constant of the program; of others,
+ * there is room for the largest. */
+static ndrt_status check_micro(const maker *m)
+{
+    const ndrt_program *p = m->p, *other = &m->c->program;
+    int64_t most, least, now, ignored;
+
+    if (other->nmicro == p->nmicro)
+        return NDRT_OK;
+    for (int e = 0; e < p->nextents; e++) {
+        if (!ndrt_follows_micro(&p->extents[e]))
+            continue;
+        piece_sizes(p, e, &most, &least);
+        piece_sizes(other, e, &now, &ignored);
+        if (most == least && (now != most || now != ignored))
+            return refuse(m, NDRT_EUSAGE, "%d microbatches: the program was "
+                          "compiled for %d, all of size %lld (%s), which is a "
+                          "constant in it", other->nmicro, p->nmicro,
+                          (long long)most, p->extents[e].name);
+        if (now > most)
+            return refuse(m, NDRT_EUSAGE, "%d microbatches of up to %lld (%s): "
+                          "the program was compiled for %d and has room for "
+                          "%lld", other->nmicro, (long long)now,
+                          p->extents[e].name, p->nmicro, (long long)most);
+    }
+    return NDRT_OK;
+}
+
+/* Messages as the stages need them, or those of the file, proved. */
+static ndrt_status give_messages(maker *m)
+{
+    sched *s = m->c->sched;
+    sched_costs costs = {.cross = m->c->cross};
+    sched_error e = {.rank = -1};
+    bool ok = s->lowered || sched_lower(s, &costs, &e);
+
+    return ok && sched_check(s, m->c->cross, &e) ? NDRT_OK : wrong(m, s, &e);
+}
+
+static ndrt_status make_other(maker *m)
+{
+    ndrt_status s = choose(m);
+
+    if (s == NDRT_OK)
+        s = check_place(m);
+    if (s == NDRT_OK)
+        s = give_messages(m);
+    if (s == NDRT_OK)
+        s = check_actions(m);
+    if (s != NDRT_OK)
+        return s;
+    m->c->program.nmicro = m->c->sched->micro;
+    return check_micro(m);
+}
+
+/* ---- all of it --------------------------------------------------------- */
+
+static bool set_slots(ndrt_course *c)
+{
+    c->slots = calloc((size_t)c->sched->stages, sizeof *c->slots);
+    for (int s = 0; c->slots && s < c->sched->stages; s++)
+        for (int i = 0; i < SCHED_NSPANS; i++)
+            c->slots[s][i] = sched_slots(c->sched, s, (sched_span)i);
+    return c->slots;
+}
+
+static bool set_needs(ndrt_course *c)
+{
+    const sched *s = c->sched;
+    bool ok = (c->needs = calloc((size_t)s->ranks, sizeof *c->needs));
+
+    for (int d = 0; ok && d < s->ranks; d++) {
+        c->needs[d] = calloc((size_t)s->row[d].n + 1, sizeof **c->needs);
+        ok = c->needs[d] && ndrt_order(s, d, (const int (*)[SCHED_NSPANS])
+                                       c->slots, c->needs[d]);
+    }
+    return ok;
+}
+
+ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
+                             const ndrt_config *config, FILE *err)
+{
+    maker m = {p, config, c, err};
+    ndrt_status s = NDRT_OK;
+
+    *c = (ndrt_course){.program = *p, .cross = crossings(p)};
+    if (!c->cross)
+        return no_memory(&m);
+    if (config->schedule || (config->microbatches &&
+                             config->microbatches != p->nmicro))
+        s = make_other(&m);
+    else
+        s = own_schedule(&m);
+    if (s == NDRT_OK && (!set_slots(c) || !set_needs(c)))
+        s = no_memory(&m);
+    return s;
 }
 
 void ndrt_course_close(ndrt_course *c)
 {
+    for (int d = 0; c->needs && d < c->sched->ranks; d++)
+        free(c->needs[d]);
+    free(c->needs);
     free(c->slots);
+    free(c->cross);
     sched_free(c->sched);
-    c->slots = NULL;
-    c->sched = NULL;
 }

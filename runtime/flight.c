@@ -10,15 +10,13 @@
  * wait nothing: results are the same bits either way.
  *
  * A call that fails stops all ranks, as any failure does; its own rank hears of
- * it when it waits. NDRT_JITTER=N makes calls sleep up to N microseconds before
- * they run, to test what else may happen meanwhile.
+ * it when it waits.
  */
 #include "ndrt_internal.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct call {
     void (*run)(ndrt_rank *r, const struct call *c);
@@ -48,26 +46,17 @@ struct ndrt_air {
     int *queue, first, waiting;   /* tickets in the order of starts: a ring */
     int64_t *lengths;             /* what p and q point to */
     bool running, stop, failed;
-    uint32_t jitter, random;      /* microseconds, and the generator's state */
+    ndrt_jitter jitter;
 };
 
 /* ---- the thread -------------------------------------------------------- */
-
-static void sleep_a_while(ndrt_air *a)
-{
-    if (!a->jitter)
-        return;
-    a->random = a->random * 1664525u + 1013904223u;
-    struct timespec t = {0, (long)(a->random >> 8) % a->jitter * 1000};
-    nanosleep(&t, NULL);
-}
 
 /* A failure inside leaves by longjmp, as out of generated code. */
 static bool run(ndrt_air *a, const call *c)
 {
     if (setjmp(a->state.jump))
         return false;
-    sleep_a_while(a);
+    ndrt_doze(&a->jitter);
     c->run(&a->rank, c);
     return true;
 }
@@ -288,10 +277,7 @@ static ndrt_air *new_air(const ndrt_rank *r, ndrt_comm *comm)
 
 static ndrt_status start_thread(ndrt_rank *r, ndrt_air *a)
 {
-    const char *jitter = getenv("NDRT_JITTER");
-
-    a->jitter = jitter ? (uint32_t)strtoul(jitter, NULL, 10) : 0;
-    a->random = (uint32_t)r->rank;
+    a->jitter = ndrt_jitter_new(r->rank);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->started, NULL);
     pthread_cond_init(&a->ended, NULL);

@@ -62,7 +62,7 @@ static void *open_plugin(char *why, size_t size)
     return NULL;
 }
 
-static ndrt_status open_mpi(const ndrt_program *p, bool two, ndrt_comm **comm)
+static ndrt_status open_mpi(const ndrt_program *p, int more, ndrt_comm **comm)
 {
     char why[512];
     void *lib = open_plugin(why, sizeof why);
@@ -76,7 +76,7 @@ static ndrt_status open_mpi(const ndrt_program *p, bool two, ndrt_comm **comm)
         return NDRT_EINTERNAL;
     }
     memcpy(&start, &f, sizeof start);
-    ndrt_status s = start(NDRT_PLUGIN_VERSION, ndrt_fold, two, comm, why,
+    ndrt_status s = start(NDRT_PLUGIN_VERSION, ndrt_fold, more, comm, why,
                           sizeof why);
     if (s != NDRT_OK)
         fprintf(stderr, "%s: error: cannot start MPI: %s\n", p->name, why);
@@ -103,8 +103,9 @@ static void wrong_size(const ndrt_program *p, int have)
 ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config)
 {
     ndrt_comm *comm = NULL;
-    bool two = p->nflights > 0 && config->overlap != NDRT_OVERLAP_OFF;
-    ndrt_status s = open_mpi(p, two, &comm);
+    int more = (p->nflights > 0 && config->overlap != NDRT_OVERLAP_OFF) +
+               (p->nstages > 1 && config->messages == NDRT_MESSAGES_AHEAD);
+    ndrt_status s = open_mpi(p, more, &comm);
 
     if (s != NDRT_OK)
         return s;
@@ -128,6 +129,6 @@ void ndrt_mpi_meet(const ndrt_program *p)
 {
     ndrt_comm *comm = NULL;
 
-    if (open_mpi(p, false, &comm) == NDRT_OK)
+    if (open_mpi(p, 0, &comm) == NDRT_OK)
         comm->ops->close(comm);
 }

@@ -26,7 +26,7 @@ struct ndrt_log {
     int64_t first;                /* the step that `begin` ended */
 };
 
-static double now(void)
+double ndrt_now(void)
 {
     struct timespec t;
 
@@ -48,7 +48,7 @@ ndrt_status ndrt_log_open(ndrt_rank *r)
     /* A launcher may give a process a terminal of its own and pass the output
      * on into a file: plain lines there. */
     l->terminal = isatty(STDOUT_FILENO) && !ndrt_under_launcher();
-    l->last = now();
+    l->last = ndrt_now();
     /* a run that goes on adds to its log */
     const char *mode = r->state->config->resume_path ? "ae" : "we";
     if (path && !(l->json = fopen(path, mode)))
@@ -157,7 +157,7 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
     size_t scratch = ndrt_mm_scratch(r) + r->state->wide_bytes +
                      r->state->packed_bytes +
                      r->state->comm->ops->scratch(r->state->comm);
-    double t = now(), per_step;
+    double t = ndrt_now(), per_step;
     char eta[32], text[24];
 
     if (!l)
@@ -181,7 +181,7 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
                       text, ndrt_mm_name);
         r->state->scratch_told = true;
     }
-    l->last = now();
+    l->last = ndrt_now();
 }
 
 void ndrt_log_micro(ndrt_rank *r, int mb, double loss)
@@ -220,7 +220,7 @@ void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
         fputs("}\n", l->json);
         flush_json(l);
     }
-    l->last = now();              /* not part of the next step */
+    l->last = ndrt_now();              /* not part of the next step */
 }
 
 void ndrt_bytes(char out[24], size_t bytes)

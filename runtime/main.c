@@ -66,7 +66,15 @@ static ndrt_status set_up(ndrt_rank *r)
     if (s == NDRT_OK)
         s = check_target(r, r->state->config->comm_path);
     if (s == NDRT_OK)
+        s = check_target(r, r->state->config->trace_path);
+    if (s == NDRT_OK)
+        s = check_target(r, r->state->config->times_path);
+    if (s == NDRT_OK)
         s = ndrt_data_open(r);
+    if (s == NDRT_OK)
+        s = ndrt_lane_open(r);
+    if (s == NDRT_OK)
+        s = ndrt_trace_open(r);
     if (s != NDRT_OK)
         return s;
     ndrt_init_params(r, t->seed);
@@ -90,6 +98,8 @@ static ndrt_status work(ndrt_rank *r)
         s = ndrt_save(r, c->save_path);
     if (s == NDRT_OK)
         s = ndrt_count_write(r);
+    if (s == NDRT_OK)
+        s = ndrt_trace_write(r);
     ndrt_status logged = ndrt_log_close(r);
     if (s == NDRT_OK && c->generate)
         s = ndrt_generate(r, stdout);
@@ -121,6 +131,7 @@ ndrt_status ndrt_run_rank(ndrt_rank *r)
     if (s != NDRT_OK)
         ndrt_report(r, s);
     ndrt_air_close(r);
+    ndrt_lane_close(r);
     ndrt_log_close(r);
     ndrt_data_close(r);
     ndrt_mm_close(r);
@@ -216,7 +227,7 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
 
     ndrt_course course = {0};
     if (s == NDRT_OK && !config.done)
-        s = ndrt_course_open(&course, p, speak ? stderr : NULL);
+        s = ndrt_course_open(&course, p, &config, speak ? stderr : NULL);
     config.course = &course;
     if (s != NDRT_OK && launched)
         ndrt_mpi_meet(p);

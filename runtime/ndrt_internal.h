@@ -12,13 +12,15 @@
 #include <setjmp.h>
 #include <stdio.h>
 
-/* ---- course.c: the schedule of a run ------------------------------------ */
+/* ---- course.c: the schedule of a run ----------------------------------- */
 
 typedef struct ndrt_course {
     ndrt_program program;         /* as it runs */
     sched *sched;                 /* with messages; a row per device */
+    uint8_t *cross;               /* by boundary: what the stages send */
     int (*slots)[SCHED_NSPANS];   /* by stage: microbatches that it has room
                                      for in each span */
+    int **needs;                  /* by device, per action: see order.c */
 } ndrt_course;
 
 /* ---- options.c: the command line -------------------------------------- */
@@ -35,17 +37,18 @@ typedef struct ndrt_config {
     bool check_replicas;          /* after training */
     bool micro_losses;            /* printed after each step */
     enum { NDRT_WHERE_IT_GAINS, NDRT_OVERLAP_ON, NDRT_OVERLAP_OFF } overlap;
-    const ndrt_course *course;    /* what the ranks follow */
+    enum { NDRT_MESSAGES_AHEAD, NDRT_MESSAGES_INLINE } messages;
+    const char *schedule;         /* instead of the program's; or NULL */
+    int64_t microbatches;         /* 0: the program's */
+    const char *trace_path, *times_path;
+    int64_t trace_step;           /* 0: the third */
+    const ndrt_course *course;    /* what these choices come to */
     bool done;                    /* --help or --version: nothing to run */
 } ndrt_config;
 
 /* Messages for the user go to `out` (help) and `err`; either may be NULL. */
 ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
                          ndrt_config *c, FILE *out, FILE *err);
-
-/* Made once for all ranks. A failure is told on `err`, if there is one. */
-ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p, FILE *err);
-void ndrt_course_close(ndrt_course *c);
 
 /* ---- the state of a rank ---------------------------------------------- */
 
@@ -54,6 +57,16 @@ typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
 typedef struct ndrt_count ndrt_count;       /* count.c */
 typedef struct ndrt_air ndrt_air;           /* flight.c */
+typedef struct ndrt_lane ndrt_lane;         /* messages.c */
+typedef struct ndrt_trace ndrt_trace;       /* trace.c */
+
+typedef struct ndrt_jitter {      /* jitter.c */
+    uint32_t most, random;        /* microseconds; the generator's state */
+} ndrt_jitter;
+
+typedef struct ndrt_stamp {       /* when an action ran: seconds */
+    double start, end;
+} ndrt_stamp;
 
 typedef struct ndrt_step_line {
     int64_t step, tokens;
@@ -84,6 +97,10 @@ typedef struct ndrt_state {
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_air *air;                /* NULL: no call is ever in flight */
+    ndrt_lane *lane;              /* NULL: the rank moves its messages */
+    ndrt_jitter jitter;
+    ndrt_trace *trace;            /* NULL: no time is taken */
+    ndrt_stamp *stamps;           /* per action of the list; or NULL */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -138,6 +155,48 @@ ndrt_status ndrt_air_open(ndrt_rank *r);
 void ndrt_air_close(ndrt_rank *r);
 void ndrt_air_free(ndrt_rank *r);
 
+/* ---- jitter.c: delays, for tests ---------------------------------------- */
+
+ndrt_jitter ndrt_jitter_new(int seed);
+void ndrt_doze(ndrt_jitter *j);
+
+/* What the configuration asks for; a failure is told on `err`, if there is
+ * one. */
+ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
+                             const ndrt_config *config, FILE *err);
+void ndrt_course_close(ndrt_course *c);
+
+/* ---- order.c, messages.c: a device's list of actions -------------------- */
+
+/* needs, per action of the device's row: how many of the messages before it
+ * must have ended if it computes; of the computations, if it is a message.
+ * slots: by stage. False: no memory. */
+bool ndrt_order(const sched *s, int device, const int (*slots)[SCHED_NSPANS],
+                int *needs);
+
+typedef struct ndrt_pass {        /* over a list: what of it is done */
+    bool forward;                 /* that alone */
+    int only_mb;                  /* one microbatch; -1: all */
+} ndrt_pass;
+/* Does what the list says, and its messages at the same time where there is a
+ * thread for them. */
+ndrt_status ndrt_follow(ndrt_rank *r, const ndrt_pass *pass);
+/* All ranks call it, once the arena is there. */
+ndrt_status ndrt_lane_open(ndrt_rank *r);
+/* As ndrt_air_close. */
+void ndrt_lane_close(ndrt_rank *r);
+void ndrt_lane_free(ndrt_rank *r);
+
+/* ---- trace.c: when what ran ---------------------------------------------- */
+
+ndrt_status ndrt_trace_open(ndrt_rank *r);
+/* Around the actions of a training step. */
+ndrt_status ndrt_trace_begin(ndrt_rank *r);
+void ndrt_trace_end(ndrt_rank *r);
+/* All ranks call it; rank 0 writes the files. */
+ndrt_status ndrt_trace_write(ndrt_rank *r);
+void ndrt_trace_free(ndrt_rank *r);
+
 /* ---- rank.c: where a rank stands, what it holds ----------------------- */
 
 int ndrt_mesh_ranks(const ndrt_program *p);
@@ -145,6 +204,7 @@ int ndrt_coord(const ndrt_program *p, int rank, int axis);
 int ndrt_device_of(const ndrt_program *p, int rank);
 void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int stage,
                     int mb, int64_t *off, int64_t *n);
+bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
 /* Mesh axes that cut one of the extents. */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
 /* Groups: every rank calls it, before anything that may fail on one alone. */
@@ -473,6 +533,8 @@ ndrt_status ndrt_train_loop(ndrt_rank *r);
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
 /* The sum of the losses of the microbatches here; NULL: not on this stage. */
 float *ndrt_loss_at(const ndrt_rank *r);
+/* One action of the list, at its stage and microbatch. */
+ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a);
 /* Runs generated code; a failure inside it comes back as a status. */
 ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Leaves generated code after a failure. */
@@ -503,6 +565,7 @@ ndrt_status ndrt_micro_report(ndrt_rank *r);
 
 /* ---- log.c ------------------------------------------------------------ */
 
+double ndrt_now(void);                         /* seconds */
 ndrt_status ndrt_log_open(ndrt_rank *r);       /* rank 0; others: no-ops */
 void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s);
 void ndrt_log_micro(ndrt_rank *r, int mb, double loss);

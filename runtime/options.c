@@ -15,7 +15,8 @@ enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
 typedef enum {
     STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
     CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
-    CHECK_REPLICAS, MICRO_LOSSES, OVERLAP, HELP, VERSION, NOPTIONS
+    CHECK_REPLICAS, MICRO_LOSSES, OVERLAP, SCHEDULE, MICROBATCHES, MESSAGES,
+    TRACE, TRACE_STEP, TIMES, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -57,6 +58,17 @@ static const struct {
     [OVERLAP] = {"--overlap", "on|off", "make calls in flight in a thread of "
                  "their own; without\n                       it, where a rank "
                  "has two CPUs"},
+    [SCHEDULE] = {"--schedule", "NAME", "of the pipeline: 1f1b, zb_h1, .. or "
+                  "a file of actions"},
+    [MICROBATCHES] = {"--microbatches", "N", "parts that a batch is cut into"},
+    [MESSAGES] = {"--messages", "ahead|inline", "between stages: in a thread "
+                  "of their own as early\n                       as can be "
+                  "(ahead), or between computations"},
+    [TRACE] = {"--trace", "FILE", "write the timeline of one step for "
+               "Perfetto or Chrome"},
+    [TRACE_STEP] = {"--trace-step", "N", "which one (the third)"},
+    [TIMES] = {"--times", "FILE", "write how long each stage's actions took, "
+               "the median"},
     [HELP] = {"--help", NULL, "this text"},
     [VERSION] = {"--version", NULL, "print the version"},
 };
@@ -154,10 +166,19 @@ static void set_data(ndrt_train *t, const char *path)
     t->eval_path = NULL;          /* it went with the other file */
 }
 
+/* What stands first in "on|off", or second. */
+static bool to_choice(const char *v, const char *first, const char *second,
+                      bool *is_first)
+{
+    *is_first = strcmp(v, first) == 0;
+    return *is_first || strcmp(v, second) == 0;
+}
+
 /* False if the value is none for this option. */
 static bool set(ndrt_config *c, option_id id, const char *v)
 {
     ndrt_train *t = &c->train;
+    bool first, ok;
 
     switch (id) {
     case STEPS:
@@ -214,8 +235,26 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         c->micro_losses = true;
         return true;
     case OVERLAP:
-        c->overlap = strcmp(v, "on") == 0 ? NDRT_OVERLAP_ON : NDRT_OVERLAP_OFF;
-        return strcmp(v, "on") == 0 || strcmp(v, "off") == 0;
+        ok = to_choice(v, "on", "off", &first);
+        c->overlap = first ? NDRT_OVERLAP_ON : NDRT_OVERLAP_OFF;
+        return ok;
+    case SCHEDULE:
+        c->schedule = v;
+        return true;
+    case MICROBATCHES:
+        return to_int(v, 1, &c->microbatches);
+    case MESSAGES:
+        ok = to_choice(v, "ahead", "inline", &first);
+        c->messages = first ? NDRT_MESSAGES_AHEAD : NDRT_MESSAGES_INLINE;
+        return ok;
+    case TRACE:
+        c->trace_path = v;
+        return true;
+    case TRACE_STEP:
+        return to_int(v, 1, &c->trace_step);
+    case TIMES:
+        c->times_path = v;
+        return true;
     case HELP:
     case VERSION:
     case NOPTIONS:
@@ -319,10 +358,11 @@ static ndrt_status one(const ndrt_program *p, int argc, char **argv, int *at,
         return NDRT_EUSAGE;
     }
     if (!set(c, (option_id)id, value)) {
-        const char *kind = options[id].value;
-        if (id == OVERLAP)
-            fprintf(err, "%s: error: %s \"%s\" is neither on nor off\n",
-                    p->name, options[id].name, value);
+        const char *kind = options[id].value, *or = strchr(kind, '|');
+        if (or)
+            fprintf(err, "%s: error: %s \"%s\" is neither %.*s nor %s\n",
+                    p->name, options[id].name, value, (int)(or - kind), kind,
+                    or + 1);
         else
             fprintf(err, "%s: error: %s \"%s\" is not a number of that kind "
                     "(not negative%s)\n", p->name, options[id].name, value,

@@ -58,6 +58,14 @@ void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int stage,
     }
 }
 
+bool ndrt_follows_micro(const ndrt_extent *e)
+{
+    for (int i = 0; i < e->ncut; i++)
+        if (e->cut[i] == NDRT_MICRO)
+            return true;
+    return false;
+}
+
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n)
 {
     uint32_t mask = 0;
@@ -347,6 +355,7 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     st->config = config;
     st->course = config->course;
     st->rooms = calloc((size_t)p->nstages, sizeof *st->rooms);
+    st->jitter = ndrt_jitter_new(comm->rank);
     st->comm = comm;
     st->off = calloc(2 * ne, sizeof *st->off);
     st->groups = calloc((size_t)p->ngroups + 1, sizeof *st->groups);
@@ -383,6 +392,8 @@ void ndrt_rank_free(ndrt_rank *r)
     ndrt_state *st = r->state;
 
     ndrt_air_free(r);
+    ndrt_lane_free(r);
+    ndrt_trace_free(r);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);
     for (int b = 0; st->tied && b < p->nbuckets; b++) {

@@ -58,7 +58,7 @@ static ndrt_status begin(ndrt_rank *r)
 
 /* A stage fetches what the one before it has made on the same device, and hands
  * it the gradients, without being told to. */
-static ndrt_status act(ndrt_rank *r, const sched_action *a)
+ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
 {
     const ndrt_stage *stage = &r->program->stages[a->stage];
     bool local = a->stage > 0 && stage[-1].device == r->device;
@@ -78,27 +78,14 @@ static ndrt_status act(ndrt_rank *r, const sched_action *a)
     return s;
 }
 
-static const sched_row *row_of(const ndrt_rank *r)
-{
-    return &r->state->course->sched->row[r->device];
-}
-
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 {
-    const sched_row *row = row_of(r);
     bool training = r->training;
 
     r->training = false;
     ndrt_status s = begin(r);
-    for (int i = 0; i < row->n && s == NDRT_OK; i++) {
-        const sched_action *a = &row->v[i];
-        bool forward = a->op == SCHED_F || a->op == SCHED_SEND_F ||
-                       a->op == SCHED_RECV_F;
-        if (forward && (only_mb < 0 || a->mb == only_mb))
-            s = act(r, a);
-        if (s == NDRT_OK && a->op == SCHED_F && r->state->tally)
-            ndrt_tally(r);
-    }
+    if (s == NDRT_OK)
+        s = ndrt_follow(r, &(ndrt_pass){true, only_mb});
     r->training = training;
     return s;
 }
@@ -180,13 +167,14 @@ static ndrt_status not_finite(ndrt_rank *r, double loss, double norm)
 
 static ndrt_status run_actions(ndrt_rank *r)
 {
-    const sched_row *row = row_of(r);
-    ndrt_status s;
-
     zero_grads(r);
-    s = begin(r);
-    for (int i = 0; i < row->n && s == NDRT_OK; i++)
-        s = act(r, &row->v[i]);
+    ndrt_status s = begin(r);
+    if (s == NDRT_OK)
+        s = ndrt_trace_begin(r);
+    if (s == NDRT_OK)
+        s = ndrt_follow(r, &(ndrt_pass){false, -1});
+    if (s == NDRT_OK)
+        ndrt_trace_end(r);
     return s;
 }
 

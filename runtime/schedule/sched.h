@@ -245,6 +245,12 @@ void sched_svg(const sched *s, const sched_times *t, const sched_costs *costs,
 /* Events for Chrome's and Perfetto's trace viewers. */
 void sched_trace(const sched *s, const sched_costs *costs, double seconds,
                  sched_text *out);
+/* The same, piece by piece: copies of one schedule, counted from 0, each with
+ * times of its own. */
+void sched_trace_begin(sched_text *out);
+void sched_trace_copy(const sched *s, const sched_costs *costs, double seconds,
+                      int copy, sched_text *out);
+void sched_trace_end(sched_text *out);
 /* "12 slots", "3.05 ms" */
 void sched_put_time(sched_text *t, double time, double seconds);
 

@@ -5,7 +5,8 @@
  *
  * A device is a process (pid) with two lanes (tid): 0 computes, 1 carries
  * messages. Arrows lead from what is made to who reads it on another device,
- * and a counter shows what the device keeps. Times are microseconds.
+ * and a counter shows what the device keeps. Times are microseconds. Copies of
+ * a schedule that ran beside each other are devices of other numbers.
  */
 #include "sched.h"
 
@@ -17,18 +18,27 @@ typedef struct tracer {
     double us;                   /* microseconds in a unit of time */
     sched_text *out;
     const sched_action **made[2];    /* F; B or I; by stage and microbatch */
-    int arrows;
+    int copy;
+    int64_t arrows;
 } tracer;
+
+static int pid_of(const tracer *t, int rank)
+{
+    return t->copy * t->s->ranks + rank;
+}
 
 static void put_lanes(tracer *t, int rank)
 {
     static const char *const lane[] = {"compute", "messages"};
+    int pid = pid_of(t, rank);
     sched_put(t->out, "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,"
-              "\"args\":{\"name\":\"device %d\"}}", rank ? "," : "", rank,
-              rank);
+              "\"args\":{\"name\":\"device %d", pid ? "," : "", pid, rank);
+    if (t->copy)
+        sched_put(t->out, ", copy %d", t->copy);
+    sched_put(t->out, "\"}}");
     for (int k = 0; k < 2; k++)
         sched_put(t->out, ",\n{\"name\":\"thread_name\",\"ph\":\"M\","
-                  "\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", rank, k,
+                  "\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", pid, k,
                   lane[k]);
 }
 
@@ -38,7 +48,7 @@ static void put_event(tracer *t, int rank, const sched_action *a)
     sched_put(t->out, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\","
               "\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":"
               "{\"stage\":%d,\"microbatch\":%d}}", sched_name(*a, name),
-              sched_op_name[a->op], rank, !sched_is_compute(a->op),
+              sched_op_name[a->op], pid_of(t, rank), !sched_is_compute(a->op),
               a->start * t->us, (a->end - a->start) * t->us, a->stage, a->mb);
 }
 
@@ -62,18 +72,19 @@ static void put_arrow(tracer *t, int rank, const sched_action *a)
     double begin = maker->start + 0.99 * (maker->end - maker->start);
     const char *name = back ? "gradient" : "activation";
     sched_put(t->out, ",\n{\"name\":\"%s\",\"cat\":\"message\",\"ph\":\"s\","
-              "\"id\":%d,\"pid\":%d,\"tid\":0,\"ts\":%.3f}", name, t->arrows,
-              t->s->rank_of[from], begin * t->us);
+              "\"id\":%lld,\"pid\":%d,\"tid\":0,\"ts\":%.3f}", name,
+              (long long)t->arrows, pid_of(t, t->s->rank_of[from]),
+              begin * t->us);
     sched_put(t->out, ",\n{\"name\":\"%s\",\"cat\":\"message\",\"ph\":\"f\","
-              "\"bp\":\"e\",\"id\":%d,\"pid\":%d,\"tid\":0,\"ts\":%.3f}", name,
-              t->arrows++, rank, a->start * t->us);
+              "\"bp\":\"e\",\"id\":%lld,\"pid\":%d,\"tid\":0,\"ts\":%.3f}",
+              name, (long long)t->arrows++, pid_of(t, rank), a->start * t->us);
 }
 
 static void put_level(tracer *t, int rank, double time, double kept)
 {
     sched_put(t->out, ",\n{\"name\":\"kept\",\"ph\":\"C\",\"pid\":%d,"
-              "\"ts\":%.3f,\"args\":{\"bytes\":%.0f}}", rank, time * t->us,
-              kept);
+              "\"ts\":%.3f,\"args\":{\"bytes\":%.0f}}", pid_of(t, rank),
+              time * t->us, kept);
 }
 
 static void put_rank(tracer *t, int rank)
@@ -92,15 +103,15 @@ static void put_rank(tracer *t, int rank)
     }
 }
 
-void sched_trace(const sched *s, const sched_costs *costs, double seconds,
-                 sched_text *out)
+void sched_trace_copy(const sched *s, const sched_costs *costs, double seconds,
+                      int copy, sched_text *out)
 {
     size_t cells = (size_t)s->stages * (size_t)s->micro + 1;
-    tracer t = {.s = s, .costs = costs, .out = out,
+    tracer t = {.s = s, .costs = costs, .out = out, .copy = copy,
+                .arrows = (int64_t)(2 * cells) * copy,
                 .us = seconds > 0 ? 1e6 * seconds : 1e3,
                 .made = {calloc(cells, sizeof **t.made),
                          calloc(cells, sizeof **t.made)}};
-    sched_put(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     for (int r = 0; t.made[0] && t.made[1] && r < s->ranks; r++)
         for (int i = 0; i < s->row[r].n; i++) {
             const sched_action *a = &s->row[r].v[i];
@@ -111,7 +122,24 @@ void sched_trace(const sched *s, const sched_costs *costs, double seconds,
         put_lanes(&t, r);
     for (int r = 0; t.made[0] && t.made[1] && r < s->ranks; r++)
         put_rank(&t, r);
-    sched_put(out, "\n]}\n");
     free(t.made[0]);
     free(t.made[1]);
+}
+
+void sched_trace_begin(sched_text *out)
+{
+    sched_put(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+}
+
+void sched_trace_end(sched_text *out)
+{
+    sched_put(out, "\n]}\n");
+}
+
+void sched_trace(const sched *s, const sched_costs *costs, double seconds,
+                 sched_text *out)
+{
+    sched_trace_begin(out);
+    sched_trace_copy(s, costs, seconds, 0, out);
+    sched_trace_end(out);
 }

@@ -788,6 +788,35 @@ def remat(b):
                 check(room > least or schedule == "1f1b" or "forward again" in plan, where + ": no stage runs again")
 
 
+def generated(text):
+    """What --generate prints: what follows the lines of the steps."""
+    return re.split(r"(?:tok/s  eta \S+|held-out batch\w*\))\n", text)[-1].split("\n" + "g: ")[0][:40]
+
+
+def inference(b):
+    """Pipelines evaluate and generate as one rank does, and train on as if they had not."""
+    rng = random.Random(3)
+    with open(b.path("eval.txt"), "wb") as f:
+        f.write(bytes(rng.randrange(61) for _ in range(13 * 16 + 1)))
+    DERIVED["gquiet"] = ("gmetric2", "  metric = [hit, sure]\n  eval = every(2)", "", ', eval = "eval.txt"', "")
+    options = ("--steps", "4", "--generate", "0123456", "--tokens", "33")
+    want, _, text = b.run(b.compile("gmetric2", "1"), *options)
+    words = generated(text)
+    check(words.startswith("0123456") and len(words) == 40, "no text: %r" % words)
+    MESHES["inferauto"] = ("pp = 3", False, 4, "recompute auto(300000)", [])
+    for mesh, schedule, m in (("pp2", "1f1b", 3), ("pp3", "1f1b", 8), ("pp3", "gpipe", 2), ("pp4", "gpipe", 4),
+                              ("2x2x2", "1f1b", 4), ("dp2pp2zero3", "gpipe", 4), ("inferauto", "gpipe", 4)):
+        where = "%s %s M=%d: " % (mesh, schedule, m)
+        rows, w, text = b.run(b.compile("gmetric2", mesh, schedule=schedule, micro=m), *options)
+        check(len(rows) == len(want), where + "other lines")
+        for r, r1 in zip(rows, want):
+            for k in set(r1) & {"loss", "hit", "sure", "grad_norm"}:
+                near(r[k], r1[k], 1e-5, where + k)
+        check(generated(text) == words, where + "%r, want %r" % (generated(text), words))
+        _, quiet, _ = b.run(b.compile("gquiet", mesh, schedule=schedule, micro=m), "--steps", "4")
+        check(quiet == w, where + "evaluation changes the weights")
+
+
 def sweep(b):
     """Parameters after 5 SGD steps on every mesh; 1e-6 at step 0."""
     same_run(b, "g", ["dp2", "tp2", "sp2", "pp2", "pp3", "pp4", "dp2tp2", "tp2pp2", "dp2pp2",
@@ -875,7 +904,7 @@ def uneven(b):
 
 
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36, a37,
-                                 b03, b04, b12, c03, c04, d01, f01, f13, frozen, metric, moe, muon, remat, resume, sweep,
+                                 b03, b04, b12, c03, c04, d01, f01, f13, frozen, inference, metric, moe, muon, remat, resume, sweep,
                                  uneven, zero, zero_resume)}
 
 

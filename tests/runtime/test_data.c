@@ -112,7 +112,8 @@ static ndrt_status batch(lm *m, int input, int64_t k, bool eval,
     ndrt_world *w = ndrt_world_new(n);
     ndrt_status worst = NDRT_OK;
 
-    assert_int_equal(ndrt_course_open(&m->course, &m->p, stderr), NDRT_OK);
+    assert_int_equal(ndrt_course_open(&m->course, &m->p, &m->config, stderr),
+                     NDRT_OK);
     for (int q = 0; q < n; q++) {
         ndrt_rank *r = ndrt_rank_new(&m->p, &m->config,
                                      ndrt_world_comm(w, q));
@@ -361,7 +362,8 @@ static void generate(lm *m, const char *prompt, const char *expect)
 
     m->config.generate = prompt;
     m->config.tokens = 10;
-    assert_int_equal(ndrt_course_open(&m->course, &m->p, stderr), NDRT_OK);
+    assert_int_equal(ndrt_course_open(&m->course, &m->p, &m->config, stderr),
+                     NDRT_OK);
     for (int q = 0; q < n; q++) {
         s[q] = (speaker){m, ndrt_world_comm(w, q), NDRT_OK, out};
         pthread_create(&t[q], NULL, speak, &s[q]);

@@ -179,7 +179,7 @@ int main(void)
     ndrt_config config = {.course = &course};
     ndrt_world *w = ndrt_world_new(1);
 
-    if (ndrt_course_open(&course, &p, stderr) != NDRT_OK)
+    if (ndrt_course_open(&course, &p, &config, stderr) != NDRT_OK)
         return 1;
     rank = ndrt_rank_new(&p, &config, ndrt_world_comm(w, 0));
     if (ndrt_make_arena(rank) != NDRT_OK || ndrt_mm_open(rank) != NDRT_OK)

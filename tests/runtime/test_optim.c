@@ -145,7 +145,8 @@ static void norm_on(int dp, int tp, bool zero)
     ndrt_world *w = ndrt_world_new(dp * tp);
     double total = 0.0;
 
-    assert_int_equal(ndrt_course_open(&course, &p, stderr), NDRT_OK);
+    assert_int_equal(ndrt_course_open(&course, &p, &config, stderr),
+                     NDRT_OK);
     for (int q = 0; q < dp * tp; q++) {
         ndrt_rank *r = ndrt_rank_new(&p, &config, ndrt_world_comm(w, q));
         assert_int_equal(ndrt_open_groups(r), NDRT_OK);

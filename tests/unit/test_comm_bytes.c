@@ -18,10 +18,12 @@ static const nd_mesh mesh = {.n = 3, .name = {"a", "b", "micro"},
 static nd_axis rows = {.name = "rows", .size = 11};
 static nd_axis cols = {.name = "cols", .size = 7};
 
+/* Without a pipeline. */
+static const nd_module module;
+
 static nd_spot spot(int a, int b)
 {
-    static const nd_module no_stages;
-    return (nd_spot){.m = &no_stages, .mesh = &mesh, .coord = {a, b, 0}};
+    return (nd_spot){.m = &module, .mesh = &mesh, .coord = {a, b, 0}};
 }
 
 /* [rows/a/b, cols], or without the b. */

@@ -1,0 +1,90 @@
+# messages.sh - messages of a pipeline: the same weights, bit for bit, the same
+# counts and the same evaluation whether they move on a thread of their own or
+# between computations, as threads and under mpirun, however late each action
+# begins; failures end all ranks; --trace and --times tell what ran.
+ndc=$NDC_BUILD/ndc
+[ -x "$ndc" ] || exit 77
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+bad=0
+
+fail() {
+    echo "FAIL: $*"
+    bad=1
+}
+
+run() { # OUT COMMAND...
+    out=$1
+    shift
+    timeout 100 "$@" --steps 3 --save "$dir/$out" --comm "$dir/$out.comm" \
+        --log "$dir/$out.log" --generate an --tokens 5 --temperature 0 \
+        >"$dir/$out.text" 2>"$dir/err" </dev/null || {
+        cat "$dir/err"
+        fail "$out: $*"
+    }
+    sed 's/,"tokens_per_s.*//' "$dir/$out.log" >"$dir/$out.lines"
+    grep -v '^step\|^eval' "$dir/$out.text" >"$dir/$out.generated"
+}
+
+same() { # OUT: as `inline`
+    for what in '' .comm .lines .generated; do
+        cmp "$dir/inline$what" "$dir/$1$what" ||
+            fail "$name: $1$what differs"
+    done
+}
+
+# A line: name, ranks, mesh, rules, pipeline, what else the plan has after `;`.
+while IFS='|' read -r name n mesh rules pipeline more; do
+    printf 'plan {\n  mesh %s\n%s\n  pipeline layers -> pp, %s\n%s\n}\n' \
+        "$mesh" "$rules" "$pipeline" "$more" | tr ';' '\n' >"$dir/plan"
+    sed -e '/^plan/,$d' -e 's/^  steps .*/&\n  eval = every(2)/' \
+        -e 's/^  data .*/  data = synthetic/' \
+        "$NDC_SOURCE/tests/cases/g.nd" >"$dir/g.nd"
+    "$ndc" "$dir/g.nd" --plan "$dir/plan" --set batch=7 --set seq=12 \
+        --set layers=5 -o "$dir/g" 2>"$dir/err" || {
+        cat "$dir/err"
+        fail "$name"
+        continue
+    }
+    run inline "$dir/g" --messages inline
+    run ahead "$dir/g"
+    same ahead
+    run late env NDRT_JITTER=2000 "$dir/g"
+    same late
+    case "$n ${NDC_HAVE:-} " in
+    *" sanitize "*) ;;
+    *" mpi "*)
+        run mpi env NDRT_JITTER=1000 mpirun --oversubscribe -n "$n" "$dir/g"
+        same mpi
+        ;;
+    esac
+done <<'END'
+1f1b|2|pp = 2||schedule = 1f1b, microbatches = 3|
+gpipe|3|pp = 3||schedule = gpipe, microbatches = 4|
+more ranks|4|pp = 2, dp = 2|  shard batch -> dp|schedule = 1f1b, microbatches = 3|  zero 3 over dp
+END
+
+# The last program. Both threads of a rank count their calls.
+for at in 1:3 3:9 0:40; do
+    NDRT_FAIL_AT=$at NDRT_JITTER=1000 timeout 60 "$dir/g" --steps 3 \
+        >"$dir/out" 2>&1
+    got=$?
+    [ $got = 3 ] || fail "status $got, expected 3: $at"
+    [ "$(grep -c "rank ${at%:*}: made-up failure" "$dir/out")" = 1 ] ||
+        fail "not told: $at"
+    [ "$(grep -c 'error:' "$dir/out")" = 1 ] || fail "not one line: $at"
+done
+
+"$dir/g" --steps 4 --trace "$dir/trace" --trace-step 2 --times "$dir/times" \
+    >"$dir/out" 2>&1 || fail "--trace"
+[ "$(grep -c 'SEND_F' "$dir/trace")" -ge 3 ] || fail "no messages in the trace"
+[ "$(grep -c '[1-9]' "$dir/times")" = 2 ] || fail "not a line for each stage"
+"$dir/g" --steps 4 --trace "$dir/trace" --trace-step 5 >"$dir/out" 2>&1
+[ $? = 2 ] || fail "--trace-step 5 of 4"
+grep -q 'the run has steps 1 to 4' "$dir/out" || fail "which steps there are"
+"$dir/g" --messages maybe >"$dir/out" 2>&1
+[ $? = 2 ] || fail "--messages maybe"
+grep -q 'neither ahead nor inline' "$dir/out" || fail "what --messages takes"
+exit $bad
