@@ -56,7 +56,8 @@ sched *nd_schedule_new(nd_module *m, int devices)
 {
     sched_error e = {.rank = -1};
     sched_ask ask = {.kind = m->plan.schedule, .ranks = devices,
-                     .v = m->plan.per_device, .micro = m->plan.microbatches};
+                     .v = m->plan.per_device, .micro = m->plan.microbatches,
+                     .sync = m->train.clip > 0};
     if (m->program)
         ask.costs = &m->program->costs;
     /* Without a pipeline, holding more than one microbatch gains nothing. */
