@@ -73,7 +73,7 @@ static double cell(const table *t, int stage, sched_op op)
 
     for (int q = 0; q < g->ranks; q++) {
         const sched_row *row = trace_row(g, q);
-        if (ndrt_stage_of(g->r->program, q) !=
+        if (ndrt_device_of(g->r->program, q) !=
             g->course->sched->rank_of[stage])
             continue;
         for (int i = 0; i < row->n; i++)

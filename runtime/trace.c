@@ -45,7 +45,7 @@ ndrt_status ndrt_trace_open(ndrt_rank *r)
     if (!c->trace_path && !c->times_path)
         return NDRT_OK;
     ndrt_trace *t = st->trace = calloc(1, sizeof *t);
-    size_t n = (size_t)st->course->sched->row[st->device].n;
+    size_t n = (size_t)st->course->sched->row[r->device].n;
     if (t) {
         t->n = (int)n;
         t->first = st->start + 1;
@@ -147,7 +147,7 @@ static void fill(const ndrt_trace *t, trace_taken *out)
 
 const sched_row *trace_row(const trace_gathered *g, int rank)
 {
-    return &g->course->sched->row[ndrt_stage_of(g->r->program, rank)];
+    return &g->course->sched->row[ndrt_device_of(g->r->program, rank)];
 }
 
 int trace_copy(const trace_gathered *g, int rank)
@@ -223,7 +223,7 @@ ndrt_status trace_put_file(ndrt_rank *r, const char *path,
 static void set_times(const trace_gathered *g, int copy, sched *ran)
 {
     for (int q = 0; q < g->ranks; q++) {
-        int row = ndrt_stage_of(g->r->program, q);
+        int row = ndrt_device_of(g->r->program, q);
         for (int i = 0; i < ran->row[row].n && trace_copy(g, q) == copy; i++) {
             ran->row[row].v[i].start = g->of[q]->line[i].stamp.start;
             ran->row[row].v[i].end = g->of[q]->line[i].stamp.end;
