@@ -259,10 +259,10 @@ void ck_pipeline(ck *c, const ast_pent *e)
         ck_cfg_at_least(c, slot[3], 1, &p->memory);
 }
 
-/* Those that the passes cannot run yet. */
+/* Weights of several updates at once are what the passes cannot run yet. */
 static bool runs(sched_kind k)
 {
-    return k == SCHED_KIND_GPIPE || k == SCHED_KIND_1F1B;
+    return !sched_has(k, 'a');
 }
 
 /* Its doc says what is new about it, before the paper. */
@@ -289,7 +289,7 @@ void ck_pipeline_numbers(ck *c)
     }
     if (sched_has(p->schedule, 'a'))
         warn_of_meaning(c);
-    if (!runs(p->schedule))
+    if (!runs(p->schedule) && !sched_has(p->schedule, 'w'))
         ck_later(c, p->schedule_loc,
                  nd_fmt(c->ctx->arena, "the schedule `%s`",
                         nd_schedule_name(c->ctx->arena, p)));

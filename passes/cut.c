@@ -82,8 +82,7 @@ static asking ask(const pipe *pp)
         x.seconds[u] = pp->unit[u].seconds;
     for (int s = 0; s < pp->p; s++)
         x.device[s] = pp->m->program->stage[s].device;
-    if (x.q.room > 0)
-        count_flights(pp, x.flight);
+    count_flights(pp, x.flight);
     if (pp->m->plan.nstages_given)
         set_windows(pp, &x);
     return x;

@@ -1,205 +1,208 @@
-/* schedule.c - the order of forward, backward and messages on every stage.
+/* schedule.c - what each device does, in which order: the plan's schedule by
+ * name or from a file, with its messages, proved; and the slots that its stages
+ * need.
  *
- * Two steps. nd_schedule_order lists the computations of each stage:
+ *   gpipe  0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3
+ *   1f1b   0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3
  *
- *   gpipe  F0 F1 F2 F3 B0 B1 B2 B3         Huang et al., arXiv 1811.06965
- *   1f1b   F0 F1 B0 F2 B1 F3 B2 B3         Narayanan et al., SOSP 2019 and
- *                                          arXiv 2104.04473, stage 2 of 4
- *
- * Then messages are inserted. The runtime is as simple as can be: a stage runs
- * its list in order, and a send blocks until the peer receives. The obvious
- * placement (receive right before the consumer, send right after the producer)
- * deadlocks there for 1F1B: two neighbours both send. So the whole pipeline is
- * simulated under exactly these rules, and what happens in the simulation is
- * written down: a pair is placed when the receiver needs it next and the
- * sender is between two computations. Both lists follow one common order in
- * time, hence nobody waits in a circle; schedule_check.c proves it afterwards
- * without trusting this file.
- *
- * Receiving no earlier than needed also keeps 1F1B's promise about memory: a
- * stage holds min(p - s, m) microbatches, received inputs included.
+ * The schedule itself is the work of runtime/schedule; here it meets a program:
+ * which boundaries values cross, and what its actions cost.
  */
-#include "schedule.h"
+#include "passes.h"
 
-bool nd_schedule_crosses(const nd_program *p, int s)
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool tell(nd_module *m, const sched *s, const sched_error *e)
 {
-    return p->stage[s].send_fwd.n > 0 || p->stage[s + 1].send_bwd.n > 0;
+    return nd_schedule_error(m->ctx, m->plan.schedule_loc, "schedule", s, e);
 }
 
-sched *nd_schedule_order(sched_kind k, int p, int m)
+/* ---- the plan's schedule ------------------------------------------------- */
+
+/* As the plan says it; beside the file in which it says so. */
+static const char *path_of(const nd_module *m)
 {
-    sched *x = sched_new(sched_kinds[k].name, p, p, m, SCHED_LOOP);
-    for (int s = 0; s < p; s++) {
-        /* Forwards before the first backward. One per later stage fills the
-         * pipeline; fewer microbatches than that are all there is. */
-        int warm = m;
-        if (k == SCHED_KIND_1F1B && p - 1 - s < m)
-            warm = p - 1 - s;
-        int f = 0, b = 0;
-        while (f < warm)
-            sched_push(x, s, SCHED_F, s, f++);
-        while (b < m) {
-            if (f < m)
-                sched_push(x, s, SCHED_F, s, f++);
-            sched_push(x, s, SCHED_B, s, b++);
+    const nd_ctx *c = m->ctx;
+    const char *path = m->plan.schedule_file;
+    int file = m->plan.schedule_loc.file;
+    if (*path == '/' || file < 1 || file > c->files.n)
+        return path;
+    const char *from = c->files.v[file - 1].name;
+    const char *slash = strrchr(from, '/');
+    return slash ? nd_fmt(c->arena, "%.*s%s", (int)(slash + 1 - from), from,
+                          path) : path;
+}
+
+static sched *read_schedule(nd_module *m, sched_error *e)
+{
+    enum { MOST = 1 << 26 };
+    const char *path = path_of(m);
+    nd_buf text = {.arena = m->ctx->arena};
+    char part[4096];
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        sched_fail(e, -1, 0, "cannot read `%s`: %s", path, strerror(errno));
+        return NULL;
+    }
+    for (size_t n; text.n < MOST && (n = fread(part, 1, sizeof part, f)) > 0;)
+        nd_putn(&text, part, n);
+    fclose(f);
+    return sched_read(text.n ? text.s : "", text.n, m->plan.schedule_file, e);
+}
+
+sched *nd_schedule_new(nd_module *m, int devices)
+{
+    sched_error e = {.rank = -1};
+    sched_ask ask = {.kind = m->plan.schedule, .ranks = devices,
+                     .v = m->plan.per_device, .micro = m->plan.microbatches,
+                     .sync = m->train.clip > 0};
+    if (m->program)
+        ask.costs = &m->program->costs;
+    /* Without a pipeline, holding more than one microbatch gains nothing. */
+    if (devices == 1 && (!m->program || m->program->nstages == 1))
+        ask.kind = SCHED_KIND_1F1B;
+    sched *s = ask.kind == SCHED_KIND_FILE ? read_schedule(m, &e)
+                                           : sched_make(&ask, &e);
+    if (!s)
+        tell(m, NULL, &e);
+    else
+        nd_ctx_keep(m->ctx, (void (*)(void *))sched_free, s);
+    return s;
+}
+
+/* A schedule from a file is for some numbers of devices, stages, microbatches,
+ * and puts each stage on a device. */
+static bool fits(nd_module *m, const sched *s)
+{
+    const nd_program *p = m->program;
+    sched_error e;
+    if (s->ranks != p->ndevices || s->stages != p->nstages ||
+        s->micro != p->nmicro) {
+        sched_fail(&e, -1, 0, "%s is for %d devices, %d stages and %d "
+                   "microbatches; the program has %d, %d and %d", s->name,
+                   s->ranks, s->stages, s->micro, p->ndevices, p->nstages,
+                   p->nmicro);
+        return tell(m, NULL, &e);
+    }
+    for (int i = 0; i < s->stages; i++)
+        if (s->rank_of[i] != p->stage[i].device) {
+            sched_fail(&e, -1, 0, "%s has stage %d on device %d, the program "
+                       "on device %d", s->name, i, s->rank_of[i],
+                       p->stage[i].device);
+            return tell(m, NULL, &e);
         }
-    }
-    return x;
+    return true;
 }
 
-/* ---- simulation ---------------------------------------------------------- */
+/* ---- proofs -------------------------------------------------------------- */
 
-typedef struct sim_stage {
-    const sched_action *order;
-    int next;                        /* index into order */
-    int clock;                       /* when it is free */
-    bool *done[2], *got[2];          /* per microbatch; 0 forward, 1 backward */
-} sim_stage;
-
-typedef struct sim {
-    nd_program *program;
-    sched *out;
-    sim_stage *stage;
-} sim;
-
-/* What stage s does next: compute, or first receive from `peer` (else -1).
- * Returns the time at which it can, or -1: the peer has not computed it. */
-static int candidate(const sim *x, int s, int *peer)
+/* What crosses after each stage. */
+static uint8_t *crossings(const nd_module *m)
 {
-    const sim_stage *me = &x->stage[s];
-    sched_action a = me->order[me->next];
-    int dir = a.op == SCHED_B;
-    *peer = dir ? s + 1 : s - 1;
-    if (*peer < 0 || *peer == x->program->nstages ||
-        !nd_schedule_crosses(x->program, dir ? s : s - 1) ||
-        me->got[dir][a.mb]) {
-        *peer = -1;
-        return me->clock;
-    }
-    const sim_stage *you = &x->stage[*peer];
-    if (!you->done[dir][a.mb])
-        return -1;
-    return me->clock > you->clock ? me->clock : you->clock;
+    const nd_program *p = m->program;
+    uint8_t *cross = ND_NEWN(m->ctx->arena, uint8_t, p->nstages);
+    for (int s = 0; s + 1 < p->nstages; s++)
+        cross[s] = (p->stage[s].send_fwd.n > 0 ? SCHED_AHEAD : 0) |
+                   (p->stage[s + 1].send_bwd.n > 0 ? SCHED_BACK : 0);
+    return cross;
 }
 
-/* Of two candidates at the same time, the message goes first because it is
- * free, and a gradient before an activation because it releases memory. */
-static int rank_of(const sim *x, int s, int peer)
+bool nd_schedule_check(nd_module *m)
 {
-    if (peer < 0)
-        return 2;
-    const sim_stage *me = &x->stage[s];
-    return me->order[me->next].op == SCHED_B ? 0 : 1;
+    sched_error e;
+    return sched_check(m->program->sched, crossings(m), &e) ||
+           tell(m, m->program->sched, &e);
 }
 
-static void put(sim *x, int s, sched_op op, int mb, int from, int takes)
+bool nd_slots_check(nd_module *m)
 {
-    sched_push(x->out, s, op, s, mb);
-    sched_action *a = &x->out->row[s].v[x->out->row[s].n - 1];
-    a->start = from;
-    a->end = from + takes;
+    const nd_program *p = m->program;
+    sched_error e;
+    for (int s = 0; s < p->nstages; s++)
+        for (int k = 0; k < SCHED_NSPANS; k++)
+            if (!sched_check_slots(p->sched, s, (sched_span)k,
+                                   p->stage[s].slots[k], &e))
+                return tell(m, p->sched, &e);
+    return true;
 }
 
-static void message(sim *x, int s, int peer, int time)
+/* ---- what it looks like -------------------------------------------------- */
+
+/* Every F, I and W takes a slot, messages none: the picture of the textbooks.
+ * A model's own seconds are for pictures to scale. */
+static sched_costs slots_of(const nd_module *m)
 {
-    sim_stage *me = &x->stage[s];
-    sched_action a = me->order[me->next];
-    int dir = a.op == SCHED_B;
-    put(x, peer, dir ? SCHED_SEND_B : SCHED_SEND_F, a.mb, time, 0);
-    put(x, s, dir ? SCHED_RECV_B : SCHED_RECV_F, a.mb, time, 0);
-    me->got[dir][a.mb] = true;
-    me->clock = x->stage[peer].clock = time;
+    return (sched_costs){.cross = m->program->costs.cross};
 }
 
-static void compute(sim *x, int s)
+static bool times_of(const nd_module *m, const sched_costs *c, sched_times *t)
 {
-    sim_stage *me = &x->stage[s];
-    sched_action a = me->order[me->next++];
-    int takes = a.op == SCHED_B ? ND_SLOTS_B : ND_SLOTS_F;
-    put(x, s, a.op, a.mb, me->clock, takes);
-    me->done[a.op == SCHED_B][a.mb] = true;
-    me->clock += takes;
+    sched_error e;
+    return sched_time(m->program->sched, c, t, &e);
 }
 
-/* Does the earliest thing that can happen, until nothing can. Orders that
- * wait for each other stop early; the checker then says so. */
-static void simulate(sim *x)
+double nd_schedule_bubble(const nd_module *m)
 {
-    for (;;) {
-        int best = -1, best_peer = -1, best_time = 0, best_rank = 0;
-        for (int s = 0; s < x->program->nstages; s++) {
-            int peer;
-            if (x->stage[s].next == 2 * x->program->nmicro)
-                continue;
-            int time = candidate(x, s, &peer);
-            int rank = rank_of(x, s, peer);
-            if (time < 0 || (best >= 0 && (time > best_time ||
-                (time == best_time && rank >= best_rank))))
-                continue;
-            best = s, best_peer = peer, best_time = time, best_rank = rank;
-        }
-        if (best < 0)
-            return;
-        if (best_peer >= 0)
-            message(x, best, best_peer, best_time);
-        else
-            compute(x, best);
-    }
+    sched_costs slots = slots_of(m);
+    sched_times t;
+    if (!times_of(m, &slots, &t))
+        return 0;
+    free(t.rank);
+    return t.bubble_total;
 }
 
-/* ---- memory -------------------------------------------------------------- */
-
-/* Microbatch mb lives in slot mb % n: the smallest n for which its last action
- * comes before the first one of mb + n. */
-static int slots_needed(nd_arena *arena, const sched_row *row, int m)
+void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
 {
-    int *first = ND_NEWN(arena, int, m), *last = ND_NEWN(arena, int, m);
-    for (int i = row->n - 1; i >= 0; i--)
-        first[row->v[i].mb] = i;
-    for (int i = 0; i < row->n; i++)
-        last[row->v[i].mb] = i;
-    for (int n = 1; n < m; n++) {
-        int mb = 0;
-        while (mb + n < m && last[mb] < first[mb + n])
-            mb++;
-        if (mb + n == m)
-            return n;
-    }
-    return m;
+    bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON;
+    sched_costs slots = slots_of(m);
+    const sched_costs *costs = to_scale ? &m->program->costs : &slots;
+    sched *s = m->program->sched;
+    sched_times t;
+    sched_text text = {0};
+    if (!times_of(m, costs, &t))
+        return;
+    if (form == ND_SCHEDULE_DRAWN)
+        sched_draw(s, &t, 0, &text);
+    else if (form == ND_SCHEDULE_SVG)
+        sched_svg(s, &t, costs, 1, &text);
+    else if (form == ND_SCHEDULE_JSON)
+        sched_trace(s, costs, 1, &text);
+    else
+        sched_write(s, form == ND_SCHEDULE_CSV, &text);
+    nd_put(b, text.s);
+    free(text.s);
+    free(t.rank);
 }
 
-static void free_sched(void *x)
-{
-    sched_free(x);
-}
+/* ---- the pass ------------------------------------------------------------ */
 
 bool pass_schedule(nd_module *m, const nd_options *o)
 {
     (void)o;
-    nd_arena *arena = m->ctx->arena;
-    nd_program *pr = m->program;
-    int p = pr->nstages, n = pr->nmicro;
-    /* Without a pipeline, holding more than one microbatch gains nothing. */
-    sched_kind kind = p == 1 ? SCHED_KIND_1F1B : m->plan.schedule;
-    sched *order = nd_schedule_order(kind, p, n);
-
-    pr->sched = sched_new(order->name, p, p, n, SCHED_LOOP);
-    nd_ctx_keep(m->ctx, free_sched, pr->sched);
-    sim x = {pr, pr->sched, ND_NEWN(arena, sim_stage, p)};
-    for (int s = 0; s < p; s++) {
-        x.stage[s].order = order->row[s].v;
-        for (int dir = 0; dir < 2; dir++) {
-            x.stage[s].done[dir] = ND_NEWN(arena, bool, n);
-            x.stage[s].got[dir] = ND_NEWN(arena, bool, n);
-        }
-    }
-    simulate(&x);
-    pr->sched->lowered = true;
-    sched_free(order);
+    nd_program *p = m->program;
+    sched_error e;
+    sched_times t;
+    p->costs.cross = crossings(m);
+    p->sched = nd_schedule_new(m, p->ndevices);
+    if (!p->sched || !fits(m, p->sched))
+        return false;
+    if (p->nstages == 1)
+        snprintf(p->sched->name, sizeof p->sched->name, "no pipeline");
+    /* A file may have its messages. Their order is that of the slots, whatever
+     * the model's times: a stage then keeps as many microbatches as its
+     * schedule promises. */
+    sched_costs slots = slots_of(m);
+    if (!p->sched->lowered && !sched_lower(p->sched, &slots, &e))
+        return tell(m, p->sched, &e);
     if (!nd_schedule_check(m))
         return false;
-    for (int s = 0; s < p; s++)
+    if (!sched_time(p->sched, &slots, &t, &e))
+        return tell(m, p->sched, &e);
+    free(t.rank);
+    for (int s = 0; s < p->nstages; s++)
         for (int k = 0; k < SCHED_NSPANS; k++)
-            pr->stage[s].slots[k] = slots_needed(arena, &pr->sched->row[s], n);
+            p->stage[s].slots[k] = sched_slots(p->sched, s, (sched_span)k);
     return nd_slots_check(m);
 }

@@ -1,14 +1,17 @@
-/* The schedules: published figures, every small p and m, and a simulation of
- * a runtime with blocking sends that shares no code with the pass. */
+/* Pass schedule: what a program's devices do, under a simulation of a runtime
+ * with blocking sends that shares no code with it. The schedules themselves are
+ * tested in test_sched_*.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-#include "passes/schedule.h"
+#include "passes/passes.h"
 
 typedef struct messages {
     int n;
@@ -33,12 +36,14 @@ static nd_module *module_of(sched_kind kind, int p, int m, messages *k)
     nd_module *mod = ND_NEW(c->arena, nd_module);
     mod->ctx = c;
     mod->plan.schedule = kind;
+    mod->plan.microbatches = m;
     mod->program = ND_NEW(c->arena, nd_program);
     mod->program->nstages = mod->program->ndevices = p;
     mod->program->nmicro = m;
     mod->program->stage = ND_NEWN(c->arena, nd_stage, p);
     for (int s = 0; s < p; s++) {
         nd_stage *st = &mod->program->stage[s];
+        st->device = s;
         if (s + 1 < p)
             ND_PUSH(c->arena, &st->send_fwd, (nd_cross){0});
         if (s > 0)
@@ -105,17 +110,28 @@ static int rendezvous(const nd_program *pr)
     return left ? -1 : end;
 }
 
+static int in_flight(const sched_row *r)
+{
+    int now = 0, peak = 0;
+    for (int i = 0; i < r->n; i++) {
+        if (r->v[i].op == SCHED_F && ++now > peak)
+            peak = now;
+        now -= r->v[i].op == SCHED_B;
+    }
+    return peak;
+}
+
 static void test_table(void **state)
 {
     (void)state;
     static const int held[2][4] = {{8, 8, 8, 8}, {4, 3, 2, 1}};
     for (int kind = 0; kind < 2; kind++) {
         nd_module *m = scheduled(kind, 4, 8);
-        assert_int_equal(nd_schedule_timeline(m->program->sched), 33);
+        assert_int_equal(rendezvous(m->program), 33);
         assert_true(nd_schedule_bubble(m) > .27272 &&
                     nd_schedule_bubble(m) < .27273);
         for (int s = 0; s < 4; s++) {
-            assert_int_equal(nd_schedule_in_flight(&m->program->sched->row[s]),
+            assert_int_equal(in_flight(&m->program->sched->row[s]),
                              held[kind][s]);
             assert_int_equal(m->program->stage[s].slots[SCHED_UNTIL_I],
                              held[kind][s]);
@@ -132,8 +148,6 @@ static void test_all_small(void **state)
             for (int m = 1; m <= 9; m++) {
                 nd_module *mod = scheduled(kind, p, m);
                 const nd_program *pr = mod->program;
-                assert_int_equal(nd_schedule_timeline(pr->sched),
-                                 3 * (m + p - 1));
                 assert_int_equal(rendezvous(pr), 3 * (m + p - 1));
                 for (int s = 0; s < p; s++) {
                     int all = kind == SCHED_KIND_GPIPE && p > 1;
@@ -177,7 +191,7 @@ static void test_ascending(void **state)
     }
 }
 
-/* A boundary that nothing crosses has no messages. */
+/* What does not cross a boundary has no messages. */
 static void test_no_crossing(void **state)
 {
     (void)state;
@@ -186,143 +200,102 @@ static void test_no_crossing(void **state)
     nd_module *m = module_of(SCHED_KIND_1F1B, 3, 4, &k);
     m->program->stage[0].send_fwd.n = 0;
     m->program->stage[1].send_bwd.n = 0;
-    m->program->stage[2].send_bwd.n = 0;    /* the pair stays, empty */
+    m->program->stage[2].send_bwd.n = 0;
     assert_true(pass_schedule(m, &o));
     assert_int_equal(m->program->sched->row[0].n, 8);
-    assert_int_equal(m->program->sched->row[1].n, 16);
-    assert_int_equal(m->program->sched->row[2].n, 16);
+    assert_int_equal(m->program->sched->row[1].n, 12);
+    assert_int_equal(m->program->sched->row[2].n, 12);
     assert_int_not_equal(rendezvous(m->program), -1);
     release(m);
 }
 
-/* ---- the checker finds what is wrong ------------------------------------- */
+/* ---- faults, and what is shown ------------------------------------------- */
 
-static int find(const sched_row *s, sched_op kind, int mb)
-{
-    for (int i = 0; i < s->n; i++)
-        if (s->v[i].op == kind && s->v[i].mb == mb)
-            return i;
-    fail_msg("no such action");
-    return -1;
-}
-
-static void swap(sched_row *s, int i, int j)
-{
-    sched_action a = s->v[i];
-    s->v[i] = s->v[j];
-    s->v[j] = a;
-}
-
-static void expect(nd_module *m, const char *text)
+static void expect(nd_module *m, bool ok, const char *text)
 {
     messages *k = m->ctx->sink_user;
-    assert_false(nd_schedule_check(m));
-    assert_int_equal(k->n, 1);
+    assert_false(ok);
     if (!strstr(k->first, text))
         fail_msg("'%s' does not say '%s'", k->first, text);
-    release(m);
 }
 
 static void test_faults(void **state)
 {
     (void)state;
     nd_module *m = scheduled(SCHED_KIND_1F1B, 3, 4);
-    sched_row *st = &m->program->sched->row[1];
-    swap(st, find(st, SCHED_F, 2), find(st, SCHED_B, 2));
-    expect(m, "stage 1, F2: comes after the backward");
-
-    m = scheduled(SCHED_KIND_1F1B, 3, 4);
     m->program->sched->row[2].n--;
-    expect(m, "stage 2, SEND_B3: is missing");
-
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[0];
-    st->v[find(st, SCHED_F, 3)].mb = 2;
-    expect(m, "stage 0, F2: occurs twice");
-
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[0];
-    st->v[find(st, SCHED_F, 3)].mb = 4;
-    expect(m, "stage 0, F4: no such microbatch");
-
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[1];
-    swap(st, find(st, SCHED_RECV_F, 2), find(st, SCHED_F, 2));
-    expect(m, "stage 1, RECV_F2: comes after the forward that reads it");
-
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[2];
-    swap(st, find(st, SCHED_SEND_B, 1), find(st, SCHED_B, 1));
-    expect(m, "stage 2, B1: comes after its result is sent");
-
-    m = scheduled(SCHED_KIND_GPIPE, 2, 4);
-    st = &m->program->sched->row[0];
-    swap(st, find(st, SCHED_RECV_B, 0), find(st, SCHED_RECV_B, 1));
-    expect(m, "stage 0, RECV_B0: comes after the backward that reads it");
+    expect(m, nd_schedule_check(m), "schedule: rank 2: 2SEND_B3 is missing");
+    /* The table is a note for each of its lines. */
+    assert_int_equal(((messages *)m->ctx->sink_user)->n, 5);
+    release(m);
+    m = scheduled(SCHED_KIND_1F1B, 3, 4);
+    m->program->stage[0].slots[SCHED_UNTIL_I]--;
+    expect(m, nd_slots_check(m), "0F2 overwrites microbatch 0");
+    release(m);
 }
 
-/* Messages in another order than they are sent in, and a circle. */
-static void test_message_faults(void **state)
+static nd_module *from_file(const char *text, int p, int m, messages *k)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "/tmp/test_schedule_%ld.csv", (long)getpid());
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    nd_module *mod = module_of(SCHED_KIND_FILE, p, m, k);
+    mod->plan.schedule_file = path;
+    return mod;
+}
+
+/* A file may have its messages or not, and is proved. */
+static void test_file(void **state)
 {
     (void)state;
-    nd_module *m = scheduled(SCHED_KIND_GPIPE, 2, 2);
-    sched_row *st = &m->program->sched->row[0];
-    swap(st, find(st, SCHED_SEND_F, 0), find(st, SCHED_F, 1));
-    swap(st, find(st, SCHED_SEND_F, 0), find(st, SCHED_SEND_F, 1));
-    expect(m, "stage 1, RECV_F0: another message is sent first");
-
-    /* The obvious placement for 1F1B: receive just before the consumer, send
-     * just after the producer. */
-    m = scheduled(SCHED_KIND_1F1B, 2, 3);
-    sched *order = nd_schedule_order(SCHED_KIND_1F1B, 2, 3), *x;
-    x = m->program->sched;
-    for (int s = 0; s < 2; s++) {
-        st = &m->program->sched->row[s];
-        st->n = 0;
-        for (int i = 0; i < 6; i++) {
-            sched_action a = order->row[s].v[i];
-            bool f = a.op == SCHED_F;
-            if (f == (s == 1))
-                sched_push(x, s, f ? SCHED_RECV_F : SCHED_RECV_B, s, a.mb);
-            sched_push(x, s, a.op, s, a.mb);
-            if (f == (s == 0))
-                sched_push(x, s, f ? SCHED_SEND_F : SCHED_SEND_B, s, a.mb);
-        }
-    }
-    sched_free(order);
-    assert_int_equal(rendezvous(m->program), -1);
-    expect(m, "stage 0, SEND_F1: waits for ever");
+    nd_options o = {0};
+    messages k;
+    nd_module *m = from_file("0F0,0F1,,0B0,0B1\n,1F0,1B0,1F1,1B1\n", 2, 2,
+                             &k);
+    assert_true(pass_schedule(m, &o));
+    assert_int_equal(m->program->sched->row[0].n, 8);
+    assert_int_not_equal(rendezvous(m->program), -1);
+    release(m);
+    m = from_file("0F0 0SEND_F0 0RECV_B0 0B0\n1RECV_F0 1F0 1B0 1SEND_B0\n", 2,
+                  1, &k);
+    assert_true(pass_schedule(m, &o));
+    assert_int_equal(m->program->sched->row[0].n, 4);
+    release(m);
+    m = from_file("0F0,0B0\n1B0,1F0\n", 2, 1, &k);
+    expect(m, pass_schedule(m, &o), "rank 1: 1B0 needs 1F0 first, which comes "
+           "later");
+    release(m);
+    m = from_file("0F0,0B0\n1F0,1B0\n", 2, 3, &k);
+    expect(m, pass_schedule(m, &o), "is for 2 devices, 2 stages and 1 "
+           "microbatches; the program has 2, 2 and 3");
+    unlink(m->plan.schedule_file);
+    release(m);
+    m = module_of(SCHED_KIND_FILE, 2, 1, &k);
+    m->plan.schedule_file = "/nowhere/at.csv";
+    expect(m, pass_schedule(m, &o), "cannot read `/nowhere/at.csv`");
+    release(m);
 }
 
-static void test_draw(void **state)
+static void test_shown(void **state)
 {
     (void)state;
     nd_module *m = scheduled(SCHED_KIND_1F1B, 4, 3);
-    nd_buf b = {.arena = m->ctx->arena};
-    nd_schedule_draw(&b, m);
+    nd_buf b = {.arena = m->ctx->arena}, csv = b, comms = b;
+    nd_schedule_show(&b, m, ND_SCHEDULE_DRAWN);
     assert_string_equal(b.s,
-        "1f1b: 4 stages, 3 microbatches, 18 slots, bubble 50.0%, "
-        "in flight 3 3 2 1\n"
+        "1f1b: 4 stages, 3 microbatches, 18 slots, bubble 50.0% of the time, "
+        "100.0% of the work, in flight 3 3 2 1\n"
         "stage 0 | F0 F1 F2 .. .. .. .. .. .. .. B0 -  .. B1 -  .. B2 -\n"
         "stage 1 | .. F0 F1 F2 .. .. .. .. B0 -  .. B1 -  .. B2 -  .. ..\n"
         "stage 2 | .. .. F0 F1 .. .. B0 -  F2 B1 -  .. B2 -  .. .. .. ..\n"
         "stage 3 | .. .. .. F0 B0 -  F1 B1 -  F2 B2 -  .. .. .. .. .. ..\n");
-    release(m);
-}
-
-/* A long one is folded; every line stays within a terminal's width. */
-static void test_draw_folded(void **state)
-{
-    (void)state;
-    nd_module *m = scheduled(SCHED_KIND_GPIPE, 2, 100);
-    nd_buf b = {.arena = m->ctx->arena};
-    nd_schedule_draw(&b, m);
-    assert_non_null(strstr(b.s, "gpipe: 2 stages, 100 microbatches, "
-                                "303 slots, bubble 1.0%, in flight 100 100\n"));
-    assert_non_null(strstr(b.s, "\n~~ stands for slots 15 to 286\n"));
-    for (char *line = b.s, *end; (end = strchr(line, '\n')); line = end + 1)
-        assert_true(end - line <= 140);
-    assert_null(strstr(b.s, " \n"));
+    nd_schedule_show(&csv, m, ND_SCHEDULE_CSV);
+    assert_non_null(strstr(csv.s, "\n,,,3F0,3B0,,3F1,3B1,,3F2,3B2\n"));
+    nd_schedule_show(&comms, m, ND_SCHEDULE_COMMS);
+    assert_non_null(strstr(comms.s, "3RECV_F0,3F0,3B0,3SEND_B0,"));
     release(m);
 }
 
@@ -335,9 +308,8 @@ int main(void)
         cmocka_unit_test(test_ascending),
         cmocka_unit_test(test_no_crossing),
         cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_message_faults),
-        cmocka_unit_test(test_draw),
-        cmocka_unit_test(test_draw_folded),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
