@@ -59,6 +59,11 @@ uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
  * forward pass again. False after reporting that nothing fits. */
 bool nd_choose_recompute(nd_module *m, const nd_options *o);
 
+/* ---- simplify.c --------------------------------------------------------- */
+
+/* Do ops of one result compute the same of the same operands? */
+bool nd_same_work(const nd_op *a, const nd_op *b);
+
 /* ---- mincut.c ----------------------------------------------------------- */
 
 typedef struct nd_mincut nd_mincut;

@@ -249,6 +249,7 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     m->program = nd_program_new(m, pp.devices);
     if (!pipe_cut(&pp))
         return false;
+    pipe_use_at_hand(&pp);
     if (nd_wants_split(m) && !nd_split_backward(&pp))
         return false;
     pipe_fill(&pp);
