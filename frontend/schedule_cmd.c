@@ -89,18 +89,15 @@ static bool find_form(job *j, form *out)
     return false;
 }
 
-/* Of all stages. */
-static void spread_costs(job *j)
+/* --costs, for each of n stages. */
+static void spread_costs(job *j, int n)
 {
-    double *v = ND_NEWN(j->c->arena, double, 4 * j->s->stages);
+    double *v = ND_NEWN(j->c->arena, double, 4 * n);
     const double one[] = {j->f, j->i, j->w, j->message};
-    int n = j->s->stages;
     for (int k = 0; k < 4 * n; k++)
         v[k] = one[k / n];
-    j->costs.f = v;
-    j->costs.i = v + n;
-    j->costs.w = v + 2 * n;
-    j->costs.ahead = j->costs.back = v + 3 * n;
+    j->costs = (sched_costs){.f = v, .i = v + n, .w = v + 2 * n,
+                             .ahead = v + 3 * n, .back = v + 3 * n};
 }
 
 /* ---- the schedule -------------------------------------------------------- */
@@ -133,6 +130,7 @@ static bool read_file(job *j)
                  "microbatches", j->o->what, j->s->ranks, j->s->micro);
         return false;
     }
+    spread_costs(j, j->s->stages);
     return true;
 }
 
@@ -151,7 +149,7 @@ static bool unknown(job *j)
 
 static bool make(job *j)
 {
-    sched_ask ask = {.costs = NULL};
+    sched_ask ask = {.costs = &j->costs, .sync = true};
     sched_error e;
     if (!sched_parse_name(j->o->what, &ask.kind, &ask.v))
         return unknown(j);
@@ -164,6 +162,7 @@ static bool make(job *j)
     int64_t v = sched_per_rank(ask.kind, ask.v);
     if (2 * v * ask.ranks * ask.micro > MOST_ACTIONS)
         return fail(j, "that is a schedule of more than 20 million actions");
+    spread_costs(j, (int)v * ask.ranks);
     j->s = sched_make(&ask, &e);
     return j->s || tell(j, NULL, &e);
 }
@@ -213,6 +212,8 @@ static void list_kinds(sched_text *out)
         sched_put(out, "%s%-*s%s\n", i->name, 18 - (int)strlen(i->name),
                   i->v ? "" : "(v)", i->doc);
     }
+    sched_put(out, "auto(v)           the fastest that a search finds for "
+              "--costs\n");
 }
 
 static bool produce(job *j, sched_text *out)
@@ -224,10 +225,8 @@ static bool produce(job *j, sched_text *out)
     }
     if (!find_form(j, &as) || (j->o->costs && !read_costs(j, j->o->costs)))
         return false;
-    if (!(is_file(j->o->what) ? read_file(j) : make(j)))
-        return false;
-    spread_costs(j);
-    return prove(j) && show(j, as, out);
+    return (is_file(j->o->what) ? read_file(j) : make(j)) && prove(j) &&
+           show(j, as, out);
 }
 
 int ndc_schedule(const ndc_schedule_options *o)
