@@ -83,6 +83,7 @@ static const char help[] =
     "  --costs F,I,W[,M]  the times of forward, of both halves of backward, of "
     "a\n"
     "                     message; default 1,1,1,0\n"
+    "  --times FILE       the times that a program has measured with --times\n"
     "  --emit=FORM        timeline, csv (computations), comms (csv with "
     "messages),\n"
     "                     svg, or json for Perfetto; -o OUT as above\n"
@@ -391,6 +392,7 @@ static int cmd_schedule(int argc, char **argv)
         {"--ranks", &o.ranks, NULL, NULL},
         {"--microbatches", &o.microbatches, NULL, NULL},
         {"--costs", &o.costs, NULL, NULL},
+        {"--times", &o.times, NULL, NULL},
         {"--emit", &o.emit, NULL, NULL},
         {"-o", &o.out, NULL, NULL},
         {"--list", NULL, &o.list, NULL},

@@ -112,6 +112,8 @@ typedef struct ndc_schedule_options {
     const char *ranks, *microbatches;        /* numbers; of a file: its own */
     const char *costs;               /* "F,I,W" or "F,I,W,MESSAGE": times of all
                                         stages; NULL: 1,1,1,0 */
+    const char *times;               /* a file that a program's --times wrote:
+                                        instead of costs */
     const char *emit;                /* timeline (NULL), csv, comms, svg or
                                         json */
     const char *out;                 /* NULL: stdout */
