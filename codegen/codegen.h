@@ -116,7 +116,7 @@ typedef struct cg {
     bool *buffer_used;               /* by mark */
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool starts_scatter, starts_gather, starts_exchange;
-    bool uses_weight, uses_gradient;
+    bool uses_weight, uses_gradient, uses_at_stage;
 } cg;
 
 typedef struct cg_used {             /* an extent that a function reads */
@@ -244,6 +244,9 @@ void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi);
 void cg_flights(cg_fn *f, const nd_kernels *list, int i, int stage);
 const char *cg_ticket(cg *g, nd_flight *x);
 void cg_emit_stage(cg *g, int s);
+/* The function of a stage that sends or receives, or that copies from or to a
+ * stage of the same device ("take_forward"); or NULL. */
+const char *cg_message_fn(cg *g, int s, sched_op op);
 const char *cg_place(cg *g, size_t x);              /* or NDRT_NONE */
 void cg_emit_enums(cg *g, nd_buf *b);
 void cg_emit_places(cg *g, nd_buf *b);
@@ -254,5 +257,6 @@ void cg_emit_metrics(cg *g, nd_buf *b);
 void cg_emit_train(cg *g, nd_buf *b);
 void cg_emit_header(cg *g, nd_buf *b);
 const char *cg_stage_prefix(cg *g, int s);          /* "" or "stage0_" */
+const char *cg_device_prefix(cg *g, int d);         /* "" or "device0_" */
 
 #endif

@@ -13,24 +13,29 @@
 static void take_file_names(cg *g)
 {
     static const char *const fixed[] = {
-        "at", "weight", "gradient", "place", "places", "weights_at",
+        "at", "at_stage", "weight", "gradient", "places", "weights_at",
         "gradients_at", "reduce_scatter", "all_gather", "all_to_all",
         "start_reduce_scatter", "start_all_gather", "start_all_to_all",
         "mesh_name", "mesh_size", "groups", "extents", "stage_bounds",
         "params", "buckets", "inputs", "outputs", "ranges", "metrics",
-        "stages", "program",
+        "stages", "devices", "schedule", "program",
     };
     static const char *const by_stage[] = {
-        "prepare", "forward", "backward", "send_forward", "send_backward",
-        "receive_forward", "receive_backward", "actions", "buckets_at",
-        "inputs_at", "outputs_at",
+        "prepare", "forward", "backward", "backward_input", "backward_weights",
+        "send_forward", "send_backward", "receive_forward", "receive_backward",
+        "take_forward", "give_backward", "outputs_at",
     };
+    static const char *const by_device[] = {"buckets_at", "inputs_at"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         cg_take(&g->global, fixed[i]);
     for (int s = 0; s < g->m->program->nstages; s++)
         for (size_t i = 0; i < sizeof by_stage / sizeof *by_stage; i++)
             cg_take(&g->global, nd_fmt(g->a, "%s%s", cg_stage_prefix(g, s),
                                        by_stage[i]));
+    for (int d = 0; d < g->m->program->ndevices; d++)
+        for (size_t i = 0; i < sizeof by_device / sizeof *by_device; i++)
+            cg_take(&g->global, nd_fmt(g->a, "%s%s", cg_device_prefix(g, d),
+                                       by_device[i]));
     for (int i = 0; i < g->c->mem.buckets.n; i++)
         cg_take(&g->global, nd_fmt(g->a, "bucket%d", i));
 }

@@ -408,7 +408,8 @@ cg_body *cg_emit_body(cg *g, nd_op *repeat)
     f.in_repeat = repeat;
     cg_arrivals(&f, list);
     cg_list(&f, list, -1);
-    static const char *const way[] = {"forward", "backward", "prepare"};
+    static const char *const way[] = {"forward", "backward", "weights",
+                                      "prepare"};
     b->name = cg_fresh(&g->global,
                        nd_fmt(g->a, "%s_%s", repeat->axes[0]->name,
                               way[repeat->phase]));
@@ -423,6 +424,11 @@ cg_body *cg_emit_body(cg *g, nd_op *repeat)
 const char *cg_stage_prefix(cg *g, int s)
 {
     return g->m->program->nstages == 1 ? "" : nd_fmt(g->a, "stage%d_", s);
+}
+
+const char *cg_device_prefix(cg *g, int d)
+{
+    return g->m->program->ndevices == 1 ? "" : nd_fmt(g->a, "device%d_", d);
 }
 
 static void finish_stage_fn(cg_fn *f, int s, const char *name)
@@ -445,7 +451,11 @@ static void finish_stage_fn(cg_fn *f, int s, const char *name)
 static void add_loss(cg_fn *f, int s)
 {
     cg *g = f->g;
-    if (g->c->mem.stage[s].loss == (size_t)-1)
+    const nd_stage *st = &g->m->program->stage[s];
+    int i = 0;
+    while (i < st->fwd.n && (!g->m->loss || st->fwd.v[i] != g->m->loss->def))
+        i++;
+    if (i == st->fwd.n)
         return;
     nd_kernel none = {.kind = K_LOOP};
     cg_env e = {.f = f, .k = &none};
@@ -453,52 +463,126 @@ static void add_loss(cg_fn *f, int s)
     cg_line(f, "at(r, B_loss)[0] += %s;", cg_value(&e, g->m->loss).s);
 }
 
-static void emit_messages(cg *g, int s, const char *name, const nd_cross *x,
-                          int n, int peer, bool send)
+/* ---- what crosses ------------------------------------------------------- */
+
+typedef struct hand_over {
+    const nd_cross *x;
+    int n;
+    int peer;                        /* the other stage */
+    bool send;
+} hand_over;
+
+static void emit_messages(cg *g, int s, const char *name, hand_over h)
 {
-    if (!n)
-        return;
     cg_fn f;
     cg_start_caller(&f, g);
-    for (int i = 0; i < n; i++) {
-        const nd_value *v = send ? x[i].from : x[i].to;
+    for (int i = 0; i < h.n; i++) {
+        const nd_value *v = h.send ? h.x[i].from : h.x[i].to;
         nd_ref r;
         nd_ref_of(g->c, v, &r);
         f.uses_rank = true;
-        cg_line(&f, "ndrt_%s(r, %d, %s, %s);", send ? "send" : "recv", peer,
-                cg_pointer_to(&f, &r, !send)->name, whole_bytes(&f, v));
+        cg_line(&f, "ndrt_%s(r, %d, %s, %s);", h.send ? "send" : "recv",
+                h.peer, cg_pointer_to(&f, &r, !h.send)->name,
+                whole_bytes(&f, v));
     }
+    finish_stage_fn(&f, s, name);
+}
+
+static const char *place_at(cg_fn *f, int stage, const nd_value *v)
+{
+    cg *g = f->g;
+    nd_ref r;
+    nd_ref_of(g->c, v, &r);
+    g->buffer_used[r.value->mark] = g->uses_at_stage = true;
+    f->uses_rank = true;
+    return nd_fmt(g->a, "at_stage(r, %d, B_%s)", stage,
+                  cg_value_name(g, r.value));
+}
+
+/* Between stages of one device, from the one's slot to the other's. */
+static void emit_copies(cg *g, int s, const char *name, hand_over h)
+{
+    cg_fn f;
+    cg_start_caller(&f, g);
+    for (int i = 0; i < h.n; i++) {
+        int from = h.send ? s : h.peer, to = h.send ? h.peer : s;
+        cg_line(&f, "memcpy(%s, %s, %s);", place_at(&f, to, h.x[i].to),
+                place_at(&f, from, h.x[i].from), whole_bytes(&f, h.x[i].to));
+    }
+    finish_stage_fn(&f, s, name);
+}
+
+const char *cg_message_fn(cg *g, int s, sched_op op)
+{
+    const nd_program *p = g->m->program;
+    bool ahead = op == SCHED_SEND_F || op == SCHED_RECV_F;
+    bool send = op == SCHED_SEND_F || op == SCHED_SEND_B;
+    int peer = ahead == send ? s + 1 : s - 1;
+    if (peer < 0 || peer >= p->nstages)
+        return NULL;
+    const nd_stage *from = &p->stage[send ? s : peer];
+    if (!(ahead ? from->send_fwd.n : from->send_bwd.n))
+        return NULL;
+    bool here = p->stage[peer].device == p->stage[s].device;
+    switch (op) {
+    case SCHED_SEND_F:
+        return here ? NULL : "send_forward";
+    case SCHED_RECV_F:
+        return here ? "take_forward" : "receive_forward";
+    case SCHED_SEND_B:
+        return here ? "give_backward" : "send_backward";
+    default:
+        return here ? NULL : "receive_backward";
+    }
+}
+
+static void emit_crossing(cg *g, int s, sched_op op)
+{
+    const nd_program *p = g->m->program;
+    const char *name = cg_message_fn(g, s, op);
+    bool ahead = op == SCHED_SEND_F || op == SCHED_RECV_F;
+    hand_over h = {.send = op == SCHED_SEND_F || op == SCHED_SEND_B};
+    h.peer = ahead == h.send ? s + 1 : s - 1;
+    if (!name)
+        return;
+    const nd_stage *from = &p->stage[h.send ? s : h.peer];
+    h.x = ahead ? from->send_fwd.v : from->send_bwd.v;
+    h.n = ahead ? from->send_fwd.n : from->send_bwd.n;
+    if (p->stage[h.peer].device == p->stage[s].device)
+        emit_copies(g, s, name, h);
+    else
+        emit_messages(g, s, name, h);
+}
+
+/* ---- a stage ------------------------------------------------------------ */
+
+static void emit_list(cg *g, int s, const nd_kernels *list, const char *name)
+{
+    cg_fn f;
+    cg_start_caller(&f, g);
+    cg_arrivals(&f, list);
+    cg_list(&f, list, s);
+    if (list == &g->c->stage[s].list[LIST_FWD])
+        add_loss(&f, s);
     finish_stage_fn(&f, s, name);
 }
 
 void cg_emit_stage(cg *g, int s)
 {
-    const nd_program *p = g->m->program;
-    const nd_stage *st = &p->stage[s];
-    nd_stage_code *code = &g->c->stage[s];
-    cg_fn f;
-    if (code->pre.v.n) {
-        cg_start_caller(&f, g);
-        cg_list(&f, &code->pre, s);
-        finish_stage_fn(&f, s, "prepare");
+    const nd_kernels *list = g->c->stage[s].list;
+    const char *pre = cg_stage_prefix(g, s);
+    if (list[LIST_PRE].v.n)
+        emit_list(g, s, &list[LIST_PRE], "prepare");
+    emit_list(g, s, &list[LIST_FWD], "forward");
+    if (!list[LIST_WGT].v.n) {
+        emit_list(g, s, &list[LIST_BWD], "backward");
+    } else {
+        emit_list(g, s, &list[LIST_BWD], "backward_input");
+        emit_list(g, s, &list[LIST_WGT], "backward_weights");
+        nd_putf(g->out, "static void %sbackward(ndrt_rank *r)\n{\n"
+                        "    %sbackward_input(r);\n"
+                        "    %sbackward_weights(r);\n}\n\n", pre, pre, pre);
     }
-    cg_start_caller(&f, g);
-    cg_arrivals(&f, &code->fwd);
-    cg_list(&f, &code->fwd, s);
-    add_loss(&f, s);
-    finish_stage_fn(&f, s, "forward");
-    cg_start_caller(&f, g);
-    cg_arrivals(&f, &code->bwd);
-    cg_list(&f, &code->bwd, s);
-    finish_stage_fn(&f, s, "backward");
-    emit_messages(g, s, "send_forward", st->send_fwd.v, st->send_fwd.n, s + 1,
-                  true);
-    emit_messages(g, s, "send_backward", st->send_bwd.v, st->send_bwd.n, s - 1,
-                  true);
-    if (s > 0)
-        emit_messages(g, s, "receive_forward", p->stage[s - 1].send_fwd.v,
-                      p->stage[s - 1].send_fwd.n, s - 1, false);
-    if (s + 1 < p->nstages)
-        emit_messages(g, s, "receive_backward", p->stage[s + 1].send_bwd.v,
-                      p->stage[s + 1].send_bwd.n, s + 1, false);
+    for (int op = SCHED_SEND_F; op < SCHED_NOPS; op++)
+        emit_crossing(g, s, (sched_op)op);
 }

@@ -104,13 +104,13 @@ static void put_parameters(cg *g, nd_buf *b)
 static void put_memory(cg *g, nd_buf *b)
 {
     const nd_program *p = g->m->program;
-    for (int s = 0; s < p->nstages; s++) {
-        const nd_stage_mem *m = &g->c->mem.stage[s];
+    for (int d = 0; d < p->ndevices; d++) {
+        const nd_device_mem *m = &g->c->mem.device[d];
         nd_putf(b, " *   %-13s %zu bytes per rank: weights %zu,\n"
                    " *                 gradients %zu, optimizer %zu, inputs "
                    "%zu,\n *                 saved %zu, temporary %zu\n",
-                p->nstages == 1 ? "memory"
-                                : nd_fmt(g->a, "stage %d", s),
+                p->ndevices == 1 ? "memory"
+                                 : nd_fmt(g->a, "device %d", d),
                 m->arena_bytes, m->weight_bytes, m->grad_bytes, m->state_bytes,
                 m->input_bytes, m->saved_bytes, m->temp_bytes);
     }

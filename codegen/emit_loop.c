@@ -548,7 +548,7 @@ cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
     for (cg_kernel *x = first; x; x = x->other)
         if (g->m->program->nstages > 1 && same_kernel(x->k, k))
             return x;
-    static const char *const phase[] = {"fwd", "bwd", "pre"};
+    static const char *const phase[] = {"fwd", "bwd", "wgt", "pre"};
     cg_kernel *out = ND_NEW(g->a, cg_kernel);
     nest x = {0};
     set_up(&x, g, k);

@@ -70,8 +70,8 @@ static void stage_places(cg *g, nd_buf *b, int s)
             g->buffer_used[i] ? nd_place_of(mem, v) : NULL;
         if (!p)
             continue;
-        const char *left = nd_fmt(g->a, "[B_%s] = {%zu, %zu},",
-                                  g->value_name[i], p->base, p->slot_stride);
+        const char *left = nd_fmt(g->a, "[B_%s] = {%d, %zu},",
+                                  g->value_name[i], p->room, p->base);
         const char *type = cg_type(g, &v->type);
         /* Where the comment stands must not depend on the numbers' width. */
         if (strlen(g->value_name[i]) + strlen(type) <= MAX_BESIDE)
@@ -79,21 +79,46 @@ static void stage_places(cg *g, nd_buf *b, int s)
         else
             nd_putf(b, "        /* %s */\n        %s\n", type, left);
     }
-    if (mem->loss != (size_t)-1)
-        nd_putf(b, "        [B_loss] = {%zu, 0},\n", mem->loss);
+    size_t loss = g->c->mem.device[g->m->program->stage[s].device].loss;
+    if (loss != (size_t)-1)
+        nd_putf(b, "        [B_loss] = {0, %zu},\n", loss);
     nd_put(b, "    },\n");
+}
+
+/* Of a stacked parameter, how many floats before the stage's own iterations are
+ * those of other stages of its device. */
+static size_t floats_before(const cg *g, int s, const nd_type *t)
+{
+    size_t at = 0;
+    for (int i = 0; i < t->rank; i++) {
+        const nd_ext *e = &g->c->exts.v[nd_ext_of(g->c, t, i)];
+        at = at * (size_t)nd_param_cap(g->c, t, i) +
+             (size_t)(e->piped ? nd_range_at(g->m, s, e->axis) : 0);
+    }
+    return at;
+}
+
+static bool has_param(const nd_stage *st, const nd_param *p)
+{
+    for (int i = 0; i < st->params.n; i++)
+        if (st->params.v[i] == p)
+            return true;
+    return false;
 }
 
 static size_t param_place(const cg *g, int s, int param, bool grad)
 {
     const nd_memplan *all = &g->c->mem;
-    const nd_stage_mem *mem = &all->stage[s];
-    for (int i = 0; i < mem->buckets.n; i++) {
+    const nd_stage *st = &g->m->program->stage[s];
+    const nd_device_mem *mem = &all->device[st->device];
+    const nd_param *q = g->m->params.v[param];
+    for (int i = 0; i < mem->buckets.n && has_param(st, q); i++) {
         const nd_bucket_place *p = &mem->buckets.v[i];
         size_t base = grad ? p->grads : p->weights;
         if (p->bucket != all->bucket_of[param])
             continue;
-        size_t at = all->buckets.v[p->bucket].at.v[all->member_of[param]];
+        size_t at = all->buckets.v[p->bucket].at.v[all->member_of[param]] +
+                    floats_before(g, s, &q->value->type);
         return base == (size_t)-1 ? base : base + 4 * at;
     }
     return (size_t)-1;
@@ -199,13 +224,12 @@ void cg_emit_places(cg *g, nd_buf *b)
 {
     const nd_program *p = g->m->program;
     int n = count_buffers(g);
-    nd_put(b, "/* Where things lie in the arena, by stage: bytes from its "
-              "start. A buffer that\n * outlives its microbatch has one copy "
-              "per slot. */\n");
     if (n) {
-        nd_put(b, "typedef struct place {\n    size_t at, per_slot;\n"
-                  "} place;\n\n");
-        nd_putf(b, "static const place places[%d][%d] = {\n", p->nstages, n);
+        nd_put(b, "/* Where things lie, by stage: a room, and bytes from its "
+                  "start. Room 0 is there once;\n * what a microbatch keeps "
+                  "is in the others, where it has a slot. */\n");
+        nd_putf(b, "static const ndrt_spot places[%d][%d] = {\n", p->nstages,
+                n);
         for (int s = 0; s < p->nstages; s++)
             stage_places(g, b, s);
         nd_put(b, "};\n\n");
@@ -214,9 +238,15 @@ void cg_emit_places(cg *g, nd_buf *b)
     param_places(g, b, "gradients_at", true);
     if (n)
         nd_put(b, "static float *at(const ndrt_rank *r, int buffer)\n{\n"
-                  "    const place *p = &places[r->stage][buffer];\n"
-                  "    return (float *)(r->arena + p->at + "
-                  "(size_t)r->slot * p->per_slot);\n}\n\n");
+                  "    const ndrt_spot *p = &places[r->stage][buffer];\n"
+                  "    return (float *)(r->room[p->room] + p->at);\n}\n\n");
+    if (g->uses_at_stage)
+        nd_put(b, "/* The same of another stage of this device. */\n"
+                  "static float *at_stage(const ndrt_rank *r, int stage, "
+                  "int buffer)\n{\n"
+                  "    const ndrt_spot *p = &places[stage][buffer];\n"
+                  "    return (float *)(ndrt_room(r, stage, p->room) + p->at);"
+                  "\n}\n\n");
     if (g->uses_weight)
         helper(b, "weight", "weights_at");
     if (g->uses_gradient)

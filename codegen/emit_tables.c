@@ -1,5 +1,5 @@
 /* emit_tables.c - the tables that the runtime reads: extents, parameters,
- * buckets, inputs, stages with their schedule, and `program`.
+ * buckets, inputs, devices, stages, the schedule, and `program`.
  */
 #include "codegen.h"
 
@@ -63,7 +63,7 @@ static void emit_extents(cg *g, nd_buf *b)
     nd_put(b, "};\n\n");
 }
 
-static void list_shape(cg *g, nd_buf *b, const nd_type *t)
+static void list_shape(cg *g, nd_buf *b, const nd_type *t, bool param)
 {
     nd_put(b, "{");
     for (int k = 0; k < t->rank; k++)
@@ -71,7 +71,8 @@ static void list_shape(cg *g, nd_buf *b, const nd_type *t)
     nd_put(b, t->rank ? "}, {" : "0}, {");
     for (int k = 0; k < t->rank; k++)
         nd_putf(b, "%s%lld", k ? ", " : "",
-                (long long)g->c->exts.v[nd_ext_of(g->c, t, k)].max);
+                (long long)(param ? nd_param_cap(g->c, t, k)
+                                  : g->c->exts.v[nd_ext_of(g->c, t, k)].max));
     nd_put(b, t->rank ? "}" : "0}");
 }
 
@@ -85,11 +86,11 @@ static void emit_params(cg *g, nd_buf *b)
     for (int i = 0; i < g->m->params.n; i++) {
         const nd_param *p = g->m->params.v[i];
         int in = g->c->mem.bucket_of[i];
-        uint32_t stages = in < 0 ? 0 : g->c->mem.buckets.v[in].stages;
+        uint32_t devices = in < 0 ? 0 : g->c->mem.buckets.v[in].devices;
         nd_buf s = {.arena = g->a};
         nd_putf(&s, "[%s] = {%s, %d, ", g->param_name[i],
                 cg_text_of(g, p->name), p->value->type.rank);
-        list_shape(g, &s, &p->value->type);
+        list_shape(g, &s, &p->value->type, true);
         nd_put(&s, ",");
         cg_fold(b, 4, s.s);
         s = (nd_buf){.arena = g->a};
@@ -101,7 +102,7 @@ static void emit_params(cg *g, nd_buf *b)
                 p->nlayers ? "" : "0", init[p->init],
                 cg_real(g, p->init_arg), (long long)p->fan_in,
                 (long long)p->fan_out, bool_of(p->decay), bool_of(p->frozen),
-                (unsigned)stages, bool_of(p->muon), p->lead + p->nlayers,
+                (unsigned)devices, bool_of(p->muon), p->lead + p->nlayers,
                 bool_of(p->load));
         cg_fold(b, 8, s.s);
     }
@@ -123,13 +124,13 @@ static void emit_buckets(cg *g, nd_buf *b)
     if (!mem->buckets.n)
         return;
     nd_put(b, "\n/* Count, members, floats; mesh axes (bits): gradient "
-              "pending, cut, state cut;\n * stages; weight decay, frozen, "
+              "pending, cut, state cut;\n * devices; weight decay, frozen, "
               "muon. */\nstatic const ndrt_bucket buckets[] = {\n");
     for (int i = 0; i < mem->buckets.n; i++) {
         const nd_bucket *k = &mem->buckets.v[i];
         nd_putf(b, "    {%d, bucket%d, %zu, 0x%x, 0x%x, 0x%x, 0x%x, %s, %s, "
                    "%s},\n", k->params.n, i, k->n, k->sum, k->cut, k->zero,
-                k->stages, bool_of(k->decay), bool_of(k->frozen),
+                k->devices, bool_of(k->decay), bool_of(k->frozen),
                 bool_of(k->muon));
     }
     nd_put(b, "};\n\n");
@@ -148,7 +149,7 @@ static void tensor(cg *g, nd_buf *b, const char *name, const nd_type *t)
     for (int k = 0; k < t->rank; k++)
         nd_putf(&s, "%s%s", k ? ", " : "", cg_text_of(g, t->axis[k]->name));
     nd_put(&s, t->rank ? "}, " : "0}, ");
-    list_shape(g, &s, t);
+    list_shape(g, &s, t, false);
     nd_put(&s, "},");
     cg_fold(b, 4, s.s);
 }
@@ -192,30 +193,25 @@ static void emit_tensors(cg *g, nd_buf *b)
         nd_put(b, "};\n\n");
 }
 
-/* ---- stages ------------------------------------------------------------- */
+/* ---- devices ------------------------------------------------------------ */
 
-static size_t place_of(cg *g, int s, const nd_value *v)
+/* Where an input lies on a device: in the same place for all its stages. */
+static size_t input_place(cg *g, int device, const nd_value *v)
 {
-    nd_ref r;
-    if (!nd_ref_of(g->c, v, &r) || r.root != AT_BUFFER)
-        return (size_t)-1;
-    const nd_place *p = nd_place_of(&g->c->mem.stage[s], r.value);
-    return p ? p->base : (size_t)-1;
+    const nd_program *p = g->m->program;
+    for (int s = 0; s < p->nstages; s++) {
+        const nd_place *at = nd_place_of(&g->c->mem.stage[s], v);
+        if (p->stage[s].device == device && at)
+            return at->base;
+    }
+    return (size_t)-1;
 }
 
-static void stage_arrays(cg *g, nd_buf *b, int s)
+static void device_arrays(cg *g, nd_buf *b, int d)
 {
-    const nd_stage *st = &g->m->program->stage[s];
-    const nd_stage_mem *mem = &g->c->mem.stage[s];
-    const char *pre = cg_stage_prefix(g, s);
+    const nd_device_mem *mem = &g->c->mem.device[d];
+    const char *pre = cg_device_prefix(g, d);
     nd_buf t = {.arena = g->a};
-    nd_putf(&t, "static const ndrt_action %sactions[] = {", pre);
-    const sched_row *row = &g->m->program->sched->row[s];
-    for (int i = 0; i < row->n; i++)
-        nd_putf(&t, "%s{NDRT_%s, %d}", i ? ", " : "",
-                sched_op_name[row->v[i].op], row->v[i].mb);
-    nd_put(&t, "};");
-    cg_fold(b, 0, t.s);
     if (mem->buckets.n)
         nd_putf(b, "static const ndrt_place %sbuckets_at[] = {\n", pre);
     for (int i = 0; i < mem->buckets.n; i++) {
@@ -226,50 +222,27 @@ static void stage_arrays(cg *g, nd_buf *b, int s)
     }
     if (mem->buckets.n)
         nd_put(b, "};\n");
-    t = (nd_buf){.arena = g->a};
     nd_putf(&t, "static const size_t %sinputs_at[] = {", pre);
     for (int i = 0; i < g->m->inputs.n; i++)
         nd_putf(&t, "%s%s", i ? ", " : "",
-                cg_place(g, place_of(g, s, g->m->inputs.v[i])));
+                cg_place(g, input_place(g, d, g->m->inputs.v[i])));
     nd_put(&t, "};");
     if (g->m->inputs.n)
-        cg_fold(b, 0, t.s);
-    t = (nd_buf){.arena = g->a};
-    nd_table here = {.arena = g->a};
-    for (int i = 0; i < st->fwd.n; i++)
-        if (st->fwd.v[i]->kind == OP_OUTPUT)
-            nd_table_put(&here, st->fwd.v[i], st->fwd.v[i]);
-    nd_putf(&t, "static const size_t %soutputs_at[] = {", pre);
-    for (int i = 0; i < g->m->outputs.n; i++) {
-        const nd_op *op = g->m->outputs.v[i];
-        size_t x = nd_table_get(&here, op) ? place_of(g, s, op->in[0])
-                                           : (size_t)-1;
-        nd_putf(&t, "%s%s", i ? ", " : "", cg_place(g, x));
-    }
-    nd_put(&t, "};");
-    if (g->m->outputs.n)
         cg_fold(b, 0, t.s);
     nd_put(b, "\n");
 }
 
-static void stage_row(cg *g, nd_buf *b, int s)
+static void device_row(cg *g, nd_buf *b, int d)
 {
-    const nd_program *p = g->m->program;
-    const nd_stage *st = &p->stage[s];
-    const nd_stage_mem *mem = &g->c->mem.stage[s];
-    const char *pre = cg_stage_prefix(g, s);
-    nd_putf(b, "    [%d] = {\n        .arena_bytes = %zu,\n", s,
-            mem->arena_bytes);
+    const nd_device_mem *mem = &g->c->mem.device[d];
+    const char *pre = cg_device_prefix(g, d);
+    nd_putf(b, "    [%d] = {\n        .fixed_bytes = %zu,\n", d,
+            mem->fixed_bytes);
     if (mem->buckets.n)
         nd_putf(b, "        .nplaces = %d,\n        .places = %sbuckets_at,\n",
                 mem->buckets.n, pre);
-    if (g->m->params.n)
-        nd_putf(b, "        .weights = weights_at[%d],\n"
-                   "        .grads = gradients_at[%d],\n", s, s);
     if (g->m->inputs.n)
         nd_putf(b, "        .inputs = %sinputs_at,\n", pre);
-    if (g->m->outputs.n)
-        nd_putf(b, "        .outputs = %soutputs_at,\n", pre);
     nd_putf(b, "        .loss = %s,\n", cg_place(g, mem->loss));
     if (mem->work_bytes)
         nd_putf(b, "        .work = %zu,\n        .work_bytes = %zu,\n",
@@ -277,30 +250,116 @@ static void stage_row(cg *g, nd_buf *b, int s)
     if (mem->scratch_bytes)
         nd_putf(b, "        .scratch = %zu,\n        .scratch_bytes = %zu,\n",
                 mem->scratch, mem->scratch_bytes);
-    if (g->c->stage[s].pre.v.n)
+    nd_put(b, "    },\n");
+}
+
+/* ---- stages ------------------------------------------------------------- */
+
+static const char *spot_of(cg *g, int s, const nd_value *v)
+{
+    nd_ref r;
+    const nd_place *p = NULL;
+    if (nd_ref_of(g->c, v, &r) && r.root == AT_BUFFER)
+        p = nd_place_of(&g->c->mem.stage[s], r.value);
+    return p ? nd_fmt(g->a, "{%d, %zu}", p->room, p->base) : NULL;
+}
+
+static void stage_outputs(cg *g, nd_buf *b, int s)
+{
+    const nd_stage *st = &g->m->program->stage[s];
+    nd_buf t = {.arena = g->a};
+    nd_table here = {.arena = g->a};
+    if (!g->m->outputs.n)
+        return;
+    for (int i = 0; i < st->fwd.n; i++)
+        if (st->fwd.v[i]->kind == OP_OUTPUT)
+            nd_table_put(&here, st->fwd.v[i], st->fwd.v[i]);
+    nd_putf(&t, "static const ndrt_spot %soutputs_at[] = {",
+            cg_stage_prefix(g, s));
+    for (int i = 0; i < g->m->outputs.n; i++) {
+        const nd_op *op = g->m->outputs.v[i];
+        const char *x = nd_table_get(&here, op) ? spot_of(g, s, op->in[0])
+                                                : NULL;
+        nd_putf(&t, "%s%s", i ? ", " : "", x ? x : "{0, NDRT_NONE}");
+    }
+    nd_put(&t, "};");
+    cg_fold(b, 0, t.s);
+}
+
+/* Does the schedule take gradients of inputs and of weights apart? */
+static bool in_halves(const sched *x)
+{
+    for (int d = 0; d < x->ranks; d++)
+        for (int i = 0; i < x->row[d].n; i++)
+            if (x->row[d].v[i].op == SCHED_I)
+                return true;
+    return false;
+}
+
+static void run_row(cg *g, nd_buf *b, int s, const char *op, const char *fn)
+{
+    nd_putf(b, "            [NDRT_%s] = %s%s,\n", op, cg_stage_prefix(g, s),
+            fn);
+}
+
+static void stage_row(cg *g, nd_buf *b, int s)
+{
+    const nd_program *p = g->m->program;
+    const nd_stage *st = &p->stage[s];
+    const size_t *bytes = g->c->mem.stage[s].slot_bytes;
+    const char *pre = cg_stage_prefix(g, s);
+    nd_putf(b, "    [%d] = {\n        .device = %d,\n"
+               "        .slot_bytes = {%zu, %zu, %zu},\n", s, st->device,
+            bytes[SCHED_UNTIL_I], bytes[SCHED_UNTIL_W], bytes[SCHED_I_TO_W]);
+    if (g->m->params.n)
+        nd_putf(b, "        .weights = weights_at[%d],\n"
+                   "        .grads = gradients_at[%d],\n", s, s);
+    if (g->m->outputs.n)
+        nd_putf(b, "        .outputs = %soutputs_at,\n", pre);
+    if (g->c->stage[s].list[LIST_PRE].v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
     if (nd_runs_again(&g->m->plan, s))
         nd_put(b, "        .again = true,\n");
     nd_put(b, "        .run = {\n");
-    nd_putf(b, "            [NDRT_F] = %sforward,\n", pre);
-    nd_putf(b, "            [NDRT_B] = %sbackward,\n", pre);
-    struct {
-        const char *action, *fn;
-        bool on;
-    } msg[] = {
-        {"SEND_F", "send_forward", st->send_fwd.n > 0},
-        {"RECV_F", "receive_forward", s > 0 && p->stage[s - 1].send_fwd.n},
-        {"SEND_B", "send_backward", st->send_bwd.n > 0},
-        {"RECV_B", "receive_backward",
-         s + 1 < p->nstages && p->stage[s + 1].send_bwd.n},
-    };
-    for (int i = 0; i < 4; i++)
-        if (msg[i].on)
-            nd_putf(b, "            [NDRT_%s] = %s%s,\n", msg[i].action, pre,
-                    msg[i].fn);
-    nd_putf(b, "        },\n        .nactions = %d,\n"
-               "        .actions = %sactions,\n        .slots = %d,\n    },\n",
-            g->m->program->sched->row[s].n, pre, st->slots[SCHED_UNTIL_I]);
+    run_row(g, b, s, "F", "forward");
+    run_row(g, b, s, "B", "backward");
+    if (st->wgt.n || in_halves(p->sched))
+        run_row(g, b, s, "I", st->wgt.n ? "backward_input" : "backward");
+    if (st->wgt.n)
+        run_row(g, b, s, "W", "backward_weights");
+    for (int op = SCHED_SEND_F; op < SCHED_NOPS; op++) {
+        const char *fn = cg_message_fn(g, s, (sched_op)op);
+        if (fn)
+            run_row(g, b, s, sched_op_name[op], fn);
+    }
+    nd_put(b, "        },\n    },\n");
+}
+
+/* ---- the schedule ------------------------------------------------------- */
+
+/* A string per device, over as many lines as it takes. */
+static void emit_schedule(cg *g, nd_buf *b)
+{
+    const sched *x = g->m->program->sched;
+    nd_put(b, "/* What each device does, in order: <stage><action>"
+              "<microbatch>. */\n"
+              "static const char *const schedule[] = {\n");
+    for (int d = 0; d < x->ranks; d++) {
+        nd_buf line = {.arena = g->a};
+        nd_put(&line, "");
+        for (int i = 0; i < x->row[d].n; i++) {
+            const sched_action *a = &x->row[d].v[i];
+            const char *cell = nd_fmt(g->a, "%d%s%d", a->stage,
+                                      sched_op_name[a->op], a->mb);
+            if (line.n && line.n + strlen(cell) > 70) {
+                nd_putf(b, "    \"%s \"\n", line.s);
+                line = (nd_buf){.arena = g->a};
+            }
+            nd_putf(&line, "%s%s", line.n ? " " : "", cell);
+        }
+        nd_putf(b, "    \"%s\",\n", line.s);
+    }
+    nd_put(b, "};\n\n");
 }
 
 /* ---- program ------------------------------------------------------------ */
@@ -366,7 +425,10 @@ static void emit_program(cg *g, nd_buf *b)
     if (has_integers(g))
         nd_put(b, "    .ranges = ranges,\n");
     count(b, "noutputs", "outputs", g->m->outputs.n);
+    count(b, "ndevices", "devices", g->m->program->ndevices);
     count(b, "nstages", "stages", g->m->program->nstages);
+    nd_putf(b, "    .schedule_name = %s,\n    .schedule = schedule,\n",
+            cg_text_of(g, g->m->program->sched->name));
     count(b, "ngroups", "groups", g->groups.n);
     if (g->ticket_name.n)
         nd_putf(b, "    .nflights = %d,\n", g->ticket_name.n);
@@ -403,12 +465,21 @@ void cg_emit_tables(cg *g, nd_buf *b)
     emit_tensors(g, b);
     emit_ranges(g, b);
     cg_emit_metrics(g, b);
+    for (int d = 0; d < g->m->program->ndevices; d++)
+        device_arrays(g, b, d);
+    nd_put(b, "static const ndrt_device devices[] = {\n");
+    for (int d = 0; d < g->m->program->ndevices; d++)
+        device_row(g, b, d);
+    nd_put(b, "};\n\n");
     for (int s = 0; s < g->m->program->nstages; s++)
-        stage_arrays(g, b, s);
+        stage_outputs(g, b, s);
+    if (g->m->outputs.n)
+        nd_put(b, "\n");
     nd_put(b, "static const ndrt_stage stages[] = {\n");
     for (int s = 0; s < g->m->program->nstages; s++)
         stage_row(g, b, s);
     nd_put(b, "};\n\n");
+    emit_schedule(g, b);
     emit_program(g, b);
     nd_put(b, "int main(int argc, char **argv)\n{\n"
               "    return ndrt_main(&program, argc, argv);\n}\n");

@@ -67,11 +67,11 @@ static void merge(report *r, nd_comm_rows *sums)
     }
 }
 
-static void report_messages(report *r, int stage)
+static void report_messages(report *r, int device)
 {
     nd_comm_rows sums = {0};
     r->rows.n = 0;
-    nd_comm_rows_of(r->c, nd_first_rank(r->m, stage), &nd_default_cluster,
+    nd_comm_rows_of(r->c, nd_first_rank(r->m, device), &nd_default_cluster,
                     &r->rows);
     merge(r, &sums);
     for (int i = 0; i < sums.n; i++) {
@@ -136,25 +136,34 @@ static void report_plan(report *r)
                 cg_remat_names[r->m->plan.recompute]);
 }
 
-/* Ranks of a stage are alike; stages are not, and the fullest one decides. */
+/* A device with one stage goes by the stage's name. */
+static const char *device_word(const report *r)
+{
+    const nd_program *p = r->m->program;
+    return p->nstages > p->ndevices ? "device" : "stage";
+}
+
+/* Ranks of a device are alike; devices are not, and the fullest one decides. */
 static void report_fullest(report *r)
 {
     const nd_program *p = r->m->program;
-    const nd_stage_mem *mem = r->c->mem.stage;
-    int s = 0;
-    for (int i = 1; i < p->nstages; i++)
-        if (mem[i].arena_bytes > mem[s].arena_bytes)
-            s = i;
-    if (p->nstages > 1)
-        nd_putf(r->b, "  memory        at most %s (%s bytes) per rank: stage "
-                "%d\n", size_text(r->a, (double)mem[s].arena_bytes),
-                cg_commas(r->a, (int64_t)mem[s].arena_bytes), s);
+    const nd_device_mem *mem = r->c->mem.device;
+    int d = 0;
+    for (int i = 1; i < p->ndevices; i++)
+        if (mem[i].arena_bytes > mem[d].arena_bytes)
+            d = i;
+    if (p->ndevices > 1)
+        nd_putf(r->b, "  memory        at most %s (%s bytes) per rank: %s "
+                "%d\n", size_text(r->a, (double)mem[d].arena_bytes),
+                cg_commas(r->a, (int64_t)mem[d].arena_bytes), device_word(r),
+                d);
 }
 
 /* What `recompute auto` made of each stage. */
 static void report_remat(report *r)
 {
     const nd_plan *p = &r->m->plan;
+    const nd_program *x = r->m->program;
     if (!p->unspared)
         return;
     nd_putf(r->b, "\nrecompute auto, at most %s bytes per rank: %s\n",
@@ -163,7 +172,8 @@ static void report_remat(report *r)
         nd_putf(r->b, "  stage %d  %s, %s bytes; without recompute %s\n", s,
                 p->again[s] ? "runs forward again before backward"
                             : "keeps what backward reads",
-                cg_commas(r->a, (int64_t)r->c->mem.stage[s].arena_bytes),
+                cg_commas(r->a, (int64_t)r->c->mem.device[x->stage[s].device]
+                                    .arena_bytes),
                 cg_commas(r->a, (int64_t)p->unspared[s]));
 }
 
@@ -188,18 +198,41 @@ static void put_iterations(report *r, const char *axis, nd_iters it)
         nd_putf(r->b, ", %s %d to %d", axis, it.lo, it.hi - 1);
 }
 
-static void report_stage(report *r, int s)
+static void put_stages(report *r, int device)
 {
     const nd_program *p = r->m->program;
-    const nd_stage *st = &p->stage[s];
-    const nd_stage_mem *m = &r->c->mem.stage[s];
-    int ranks = nd_mesh_ranks(&r->m->mesh) / p->nstages;
-    nd_putf(r->b, "\nstage %d: %d rank%s", s, ranks,
+    bool several = p->nstages > p->ndevices;
+    for (int s = 0; s < p->nstages; s++) {
+        if (p->stage[s].device != device)
+            continue;
+        if (several)
+            nd_putf(r->b, ", stage %d", s);
+        for (int i = 0; i < r->m->plan.piped.n; i++)
+            put_iterations(r, r->m->plan.piped.v[i]->name,
+                           p->stage[s].iters[i]);
+    }
+}
+
+static int params_of(const report *r, int device)
+{
+    int n = 0;
+    for (int i = 0; i < r->c->mem.buckets.n; i++)
+        if (r->c->mem.buckets.v[i].devices >> device & 1)
+            n += r->c->mem.buckets.v[i].params.n;
+    return n;
+}
+
+static void report_device(report *r, int d)
+{
+    const nd_program *p = r->m->program;
+    const nd_device_mem *m = &r->c->mem.device[d];
+    int ranks = nd_mesh_ranks(&r->m->mesh) / p->ndevices;
+    int params = params_of(r, d);
+    nd_putf(r->b, "\n%s %d: %d rank%s", device_word(r), d, ranks,
             ranks == 1 ? "" : "s");
-    for (int i = 0; i < r->m->plan.piped.n; i++)
-        put_iterations(r, r->m->plan.piped.v[i]->name, st->iters[i]);
-    nd_putf(r->b, ", %d parameter tensor%s\n", st->params.n,
-            st->params.n == 1 ? "" : "s");
+    put_stages(r, d);
+    nd_putf(r->b, ", %d parameter tensor%s\n", params,
+            params == 1 ? "" : "s");
     size_t known = m->weight_bytes + m->grad_bytes + m->state_bytes +
                    m->input_bytes + m->saved_bytes + m->temp_bytes;
     struct {
@@ -216,7 +249,7 @@ static void report_stage(report *r, int s)
                 size_text(r->a, (double)part[i].bytes),
                 cg_commas(r->a, (int64_t)part[i].bytes));
     nd_put(r->b, "  messages that one rank sends per step\n");
-    report_messages(r, s);
+    report_messages(r, d);
 }
 
 typedef bool param_test(const report *r, const nd_param *p);
@@ -336,8 +369,8 @@ void cg_report_plan(nd_module *m, nd_buf *out)
     report_fullest(&r);
     report_remat(&r);
     report_context(&r);
-    for (int s = 0; s < m->program->nstages; s++)
-        report_stage(&r, s);
+    for (int d = 0; d < m->program->ndevices; d++)
+        report_device(&r, d);
     report_params(&r, "with weight decay", has_decay);
     report_params(&r, "without weight decay", has_no_decay);
     report_params(&r, "frozen", is_frozen);

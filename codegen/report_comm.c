@@ -159,15 +159,17 @@ void cg_report_comm(nd_module *m, int rank, nd_buf *out)
 {
     report r = {.m = m, .a = m->ctx->arena, .b = out};
     nd_code *c = nd_code_new(m);
-    int each = nd_mesh_ranks(&m->mesh) / m->program->nstages;
+    int each = nd_mesh_ranks(&m->mesh) / m->program->ndevices;
     put_head(&r, &nd_default_cluster);
-    for (int s = 0; s < m->program->nstages; s++) {
-        int at = rank < 0 ? nd_first_rank(m, s) : rank;
+    for (int d = 0; d < m->program->ndevices; d++) {
+        int at = rank < 0 ? nd_first_rank(m, d) : rank;
         r.rows.n = 0;
         nd_comm_rows_of(c, at, &nd_default_cluster, &r.rows);
         nd_putf(out, "\nrank %d", at);
         if (rank < 0)
-            nd_putf(out, ", the first of %d of stage %d", each, s);
+            nd_putf(out, ", the first of %d of %s %d", each,
+                    m->program->nstages > m->program->ndevices ? "device"
+                                                               : "stage", d);
         nd_put(out, "\n");
         if (r.rows.n) {
             put_rows(&r);

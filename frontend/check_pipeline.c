@@ -244,10 +244,10 @@ void ck_pipeline(ck *c, const ast_pent *e)
         stages(c, slot[2]);
 }
 
-/* Those that the passes cannot run yet. */
+/* Weights of several updates at once are what the passes cannot run yet. */
 static bool runs(sched_kind k)
 {
-    return k == SCHED_KIND_GPIPE || k == SCHED_KIND_1F1B;
+    return !sched_has(k, 'a');
 }
 
 /* Its doc says what is new about it, before the paper. */

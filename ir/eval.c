@@ -199,8 +199,8 @@ bool ev_run(ev_stage *s, const nd_op *op)
 
 /* ---- the whole ----------------------------------------------------------- */
 
-/* The ranks of one stage: those at its place on the pipeline axis, all others
- * counted through. */
+/* The ranks of one stage: those at its device's place on the pipeline axis, all
+ * others counted through. */
 static void make_stage(ev_world *w, int index, bool staged)
 {
     nd_module *m = w->m;
@@ -209,6 +209,7 @@ static void make_stage(ev_world *w, int index, bool staged)
     int all = sharded ? nd_mesh_ranks(&m->mesh) : 1;
     *s = (ev_stage){.w = w, .index = index};
     s->plan = staged ? &m->program->stage[index] : NULL;
+    int device = staged ? s->plan->device : 0;
     s->coord = nd_alloc(w->arena, sizeof *s->coord * (size_t)all);
     s->rank = ND_NEWN(w->arena, int, all);
     for (int r = 0; r < all; r++) {
@@ -216,7 +217,7 @@ static void make_stage(ev_world *w, int index, bool staged)
         memset(c, 0, sizeof *s->coord);
         if (sharded)
             nd_mesh_coords(&m->mesh, r, c);
-        if (!sharded || m->mesh.pipe < 0 || c[m->mesh.pipe] == index)
+        if (!sharded || m->mesh.pipe < 0 || c[m->mesh.pipe] == device)
             s->rank[s->nranks++] = r;
     }
     s->base = ev_frame_new(NULL);
@@ -253,14 +254,14 @@ static void hand_out(ev_world *w)
     w->r->held_grads = ND_NEWN(a, nd_piece *, m->params.n);
     for (int i = 0; i < m->params.n; i++) {
         int all = m->state & ND_IS_SHARDED ? nd_mesh_ranks(&m->mesh) : 1;
-        w->r->held_grads[i] = ND_NEWN(a, nd_piece, all);
+        w->r->held_grads[i] = ND_NEWN(a, nd_piece, w->nstages * all);
         for (int k = 0; k < w->nstages; k++) {
             const ev_stage *s = &w->stage[k];
             if (!s->grad[i].set)
                 continue;
             const ev_piece *p = ev_copy(s, a, s->grad[i].mb[0]);
             for (int r = 0; r < s->nranks; r++)
-                w->r->held_grads[i][s->rank[r]] = p[r];
+                w->r->held_grads[i][k * all + s->rank[r]] = p[r];
         }
     }
 }

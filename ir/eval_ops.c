@@ -60,8 +60,9 @@ bool eval_input(ev_stage *s, const nd_op *op)
 static bool read_held(ev_stage *s, const nd_op *op, const nd_piece *held)
 {
     ev_piece *out = ev_result(s, op, 0);
+    int first = s->index * nd_mesh_ranks(&s->w->m->mesh);
     for (int r = 0; r < s->nranks; r++) {
-        const nd_piece *p = &held[s->rank[r]];
+        const nd_piece *p = &held[first + s->rank[r]];
         if (!p->v || p->count != out[r].count)
             return ev_error(s, op, "rank %d does not hold \"%s\"", s->rank[r],
                             op->name);

@@ -757,15 +757,15 @@ typedef struct nd_eval_options {
     int64_t step;
     int nfeeds;
     const nd_feed *feeds;            /* a missing param starts from its init */
-    /* By param and rank of the mesh: what the ranks hold of the params, which
-     * no feed gives then. NULL otherwise. */
+    /* By param, [stage * ranks of the mesh + rank]: what the ranks hold of the
+     * params, which no feed gives then. NULL otherwise. */
     nd_piece *const *held;
 } nd_eval_options;
 
 typedef struct nd_eval_result {
     double loss;
     nd_tensor **grads;               /* per m->params, global; or NULL */
-    /* With `held`, instead: by param and rank what the rank accumulated, its
+    /* With `held`, instead: in the same order what the rank accumulated, its
      * cut as p->grad says, what is pending there still pending. */
     nd_piece **held_grads;
     nd_tensor **outputs;             /* per m->outputs, global */
@@ -792,20 +792,24 @@ void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
 
 /* ---- piece.c: what the ranks of a mesh hold ------------------------------ */
 
-/* The stage that a rank runs; 0 without a pipeline. */
-int nd_stage_of(const nd_module *m, int rank);
+/* Where along the pipeline a rank is; 0 without one. */
+int nd_device_of(const nd_module *m, int rank);
 /* Is `a` one of the axes whose repeats are cut in stages? */
 bool nd_is_piped(const nd_module *m, const nd_axis *a);
 /* The iterations lo .. hi-1 of `a` that a stage runs and has. False: all of
  * them, whatever the stage (-1: not one of a program). */
 bool nd_stage_range(const nd_module *m, int stage, const nd_axis *a,
                     int64_t *lo, int64_t *hi);
-/* The most iterations of `a` that a stage has. */
+/* The most iterations of `a` that a stage has, and that a device has, which
+ * holds those of its stages one after another. */
 int64_t nd_range_max(const nd_module *m, const nd_axis *a);
-/* The piece of `t` at a rank of the mesh, zeros; a stage has its iterations of
- * the pipelined axis. */
+int64_t nd_device_max(const nd_module *m, const nd_axis *a);
+/* How many of its device's iterations are those of earlier stages. */
+int64_t nd_range_at(const nd_module *m, int stage, const nd_axis *a);
+/* The piece of `t` that a stage has on a rank of the mesh, zeros; it has its
+ * own iterations of a pipelined axis. */
 nd_piece nd_piece_new(const nd_module *m, nd_arena *a, const nd_type *t,
-                      int rank);
+                      int rank, int stage);
 /* Its elements, from the whole tensor. */
 void nd_piece_fill(nd_piece *p, const nd_tensor *whole);
 

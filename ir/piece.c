@@ -1,4 +1,4 @@
-/* piece.c - what the ranks of a mesh hold of a value.
+/* piece.c - what the ranks of a mesh hold of a value, stage by stage.
  *
  *   f32[layers, d/tp], 4 layers on 2 stages, d = 5 over tp = 2
  *     rank (pp 1, tp 0)   layers 2 .. 3, d 0 .. 2
@@ -39,6 +39,28 @@ int64_t nd_range_max(const nd_module *m, const nd_axis *a)
     return most;
 }
 
+int64_t nd_range_at(const nd_module *m, int stage, const nd_axis *a)
+{
+    const nd_program *p = m->program;
+    int64_t at = 0, lo, hi;
+    for (int s = 0; s < stage; s++)
+        if (p->stage[s].device == p->stage[stage].device &&
+            nd_stage_range(m, s, a, &lo, &hi))
+            at += hi - lo;
+    return at;
+}
+
+int64_t nd_device_max(const nd_module *m, const nd_axis *a)
+{
+    int64_t most = 0;
+    for (int s = 0; s < m->program->nstages; s++) {
+        int64_t lo, hi, at = nd_range_at(m, s, a);
+        nd_stage_range(m, s, a, &lo, &hi);
+        most = at + hi - lo > most ? at + hi - lo : most;
+    }
+    return most;
+}
+
 /* A stage holds its own iterations of the pipelined axes. */
 nd_piece ev_piece_at(const nd_module *m, nd_arena *a, const nd_type *t,
                      const int *coord, int stage)
@@ -58,7 +80,7 @@ nd_piece ev_piece_at(const nd_module *m, nd_arena *a, const nd_type *t,
     return p;
 }
 
-int nd_stage_of(const nd_module *m, int rank)
+int nd_device_of(const nd_module *m, int rank)
 {
     int coord[ND_MAX_MESH] = {0};
     if (!m->program || m->mesh.pipe < 0)
@@ -68,11 +90,11 @@ int nd_stage_of(const nd_module *m, int rank)
 }
 
 nd_piece nd_piece_new(const nd_module *m, nd_arena *a, const nd_type *t,
-                      int rank)
+                      int rank, int stage)
 {
     int coord[ND_MAX_MESH] = {0};
     nd_mesh_coords(&m->mesh, rank, coord);
-    return ev_piece_at(m, a, t, coord, nd_stage_of(m, rank));
+    return ev_piece_at(m, a, t, coord, stage);
 }
 
 void nd_piece_fill(nd_piece *p, const nd_tensor *whole)

@@ -3,7 +3,9 @@
  * Gradients of a bucket need the same reductions and its state is cut the same
  * way, so the runtime handles a bucket as one array of floats: one collective,
  * one update loop. Buckets are numbered over the whole program; a parameter
- * held by several stages (tied) sits in a bucket of its own kind.
+ * held by several devices (tied) sits in a bucket of its own kind. A device with
+ * several stages holds a parameter once: of a stacked one the iterations of its
+ * stages, one after another.
  */
 #include "passes.h"
 
@@ -19,18 +21,25 @@ static size_t floats_of(nd_code *c, const nd_param *p)
     const nd_type *t = &p->value->type;
     size_t n = 1;
     for (int i = 0; i < t->rank; i++)
-        n *= (size_t)c->exts.v[nd_ext_of(c, t, i)].max;
+        n *= (size_t)nd_param_cap(c, t, i);
     return up(n, ALIGN);
 }
 
-/* By parameter: the stages that hold it. */
-static uint32_t *find_stages(const nd_code *c)
+int64_t nd_param_cap(nd_code *c, const nd_type *t, int i)
+{
+    const nd_ext *e = &c->exts.v[nd_ext_of(c, t, i)];
+    return e->piped ? nd_device_max(c->m, e->axis) : e->max;
+}
+
+/* By parameter: the devices that hold it. */
+static uint32_t *find_devices(const nd_code *c)
 {
     const nd_program *prog = c->m->program;
     uint32_t *mask = ND_NEWN(c->a, uint32_t, c->m->params.n);
     for (int s = 0; s < prog->nstages; s++)
         for (int i = 0; i < prog->stage[s].params.n; i++)
-            mask[prog->stage[s].params.v[i]->index] |= 1u << s;
+            mask[prog->stage[s].params.v[i]->index] |=
+                1u << prog->stage[s].device;
     return mask;
 }
 
@@ -54,20 +63,20 @@ uint32_t nd_matrix_cut(const nd_param *p)
     return mask;
 }
 
-uint32_t nd_tied_stages(const nd_module *m, const nd_bucket *b)
+uint32_t nd_tied_devices(const nd_module *m, const nd_bucket *b)
 {
     bool piped = m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1;
-    bool several = b->stages & (b->stages - 1);
-    return several && !piped ? b->stages : 0;
+    bool several = b->devices & (b->devices - 1);
+    return several && !piped ? b->devices : 0;
 }
 
-static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
+static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t devices)
 {
     uint32_t micro = 1u << c->m->mesh.micro;
     nd_bucket b = {
         .sum = p->grad.sum & ~micro,
         .cut = cut_of(c, p),
-        .stages = stages,
+        .devices = devices,
         .decay = p->decay,
         .frozen = p->frozen,
         .muon = p->muon && !p->frozen,
@@ -81,20 +90,20 @@ static nd_bucket kind_of(nd_code *c, const nd_param *p, uint32_t stages)
 static bool same_kind(const nd_bucket *a, const nd_bucket *b)
 {
     return a->sum == b->sum && a->cut == b->cut && a->zero == b->zero &&
-           a->stages == b->stages && a->decay == b->decay &&
+           a->devices == b->devices && a->decay == b->decay &&
            a->frozen == b->frozen && a->muon == b->muon;
 }
 
 void nd_buckets(nd_code *c)
 {
-    const uint32_t *stages = find_stages(c);
+    const uint32_t *devices = find_devices(c);
     c->mem.bucket_of = ND_NEWN(c->a, int, c->m->params.n);
     c->mem.member_of = ND_NEWN(c->a, int, c->m->params.n);
     for (int i = 0; i < c->m->params.n; i++) {
         nd_param *p = c->m->params.v[i];
-        nd_bucket kind = kind_of(c, p, stages[i]), *b = NULL;
+        nd_bucket kind = kind_of(c, p, devices[i]), *b = NULL;
         c->mem.bucket_of[i] = -1;
-        if (!kind.stages)
+        if (!kind.devices)
             continue;
         for (int j = 0; j < c->mem.buckets.n; j++)
             if (same_kind(&c->mem.buckets.v[j], &kind))

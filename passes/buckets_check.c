@@ -1,7 +1,7 @@
 /* buckets_check.c - do the buckets do what the parameters' types demand?
  *
  * What is pending in a gradient's type is what its bucket must add up, what
- * cuts the parameter is what its bucket must count as pieces, and the stages
+ * cuts the parameter is what its bucket must count as pieces, and the devices
  * that hold it are those whose copies meet. Each parameter has one place, of
  * its own, and the parts of ZeRO fill the range. Written against the types
  * alone: buckets.c is not asked.
@@ -15,14 +15,15 @@ static bool wrong(nd_code *c, const nd_param *p, int bucket, const char *what)
     return false;
 }
 
-/* By parameter: the stages that hold it. */
+/* By parameter: the devices that hold it. */
 static uint32_t *find_holders(const nd_code *c)
 {
     const nd_program *p = c->m->program;
     uint32_t *mask = ND_NEWN(c->a, uint32_t, c->m->params.n + 1);
     for (int s = 0; s < p->nstages; s++)
         for (int i = 0; i < p->stage[s].params.n; i++)
-            mask[p->stage[s].params.v[i]->index] |= 1u << s;
+            mask[p->stage[s].params.v[i]->index] |=
+                1u << p->stage[s].device;
     return mask;
 }
 
@@ -49,6 +50,20 @@ static uint32_t real(const nd_module *m, uint32_t mask)
     return mask;
 }
 
+/* The most iterations of an axis that one device's stages have together. */
+static int64_t most_iterations(const nd_code *c, const nd_axis *a)
+{
+    const nd_program *p = c->m->program;
+    int64_t *have = ND_NEWN(c->a, int64_t, p->ndevices), most = 0;
+    for (int s = 0; s < p->nstages; s++) {
+        int64_t lo, hi, *n = &have[p->stage[s].device];
+        nd_stage_range(c->m, s, a, &lo, &hi);
+        *n += hi - lo;
+        most = *n > most ? *n : most;
+    }
+    return most;
+}
+
 static size_t room_of(const nd_code *c, const nd_param *p)
 {
     const nd_module *m = c->m;
@@ -57,20 +72,20 @@ static size_t room_of(const nd_code *c, const nd_param *p)
     for (int i = 0; i < t->rank; i++) {
         int64_t most = nd_extent_max(&m->mesh, t->axis[i]->size, t->cut[i]);
         if (!t->cut[i].n && nd_is_piped(m, t->axis[i]))
-            most = nd_range_max(m, t->axis[i]);
+            most = most_iterations(c, t->axis[i]);
         n *= (size_t)most;
     }
     return n;
 }
 
-/* The stages that have iterations of an axis. */
-static uint32_t stages_with(const nd_module *m, const nd_axis *a)
+/* The devices that have iterations of an axis. */
+static uint32_t devices_with(const nd_module *m, const nd_axis *a)
 {
     uint32_t mask = 0;
     for (int s = 0; s < m->program->nstages; s++) {
         int64_t lo, hi;
         nd_stage_range(m, s, a, &lo, &hi);
-        mask |= (uint32_t)(hi > lo) << s;
+        mask |= (uint32_t)(hi > lo) << m->program->stage[s].device;
     }
     return mask;
 }
@@ -93,11 +108,11 @@ static bool check_member(nd_code *c, int j, int k, uint32_t holders)
                      "in the gradient");
     if (real(m, b->cut) != real(m, pieces_of(m, p)))
         return wrong(c, p, j, "counts other pieces than the parameter has");
-    if (b->stages != holders)
-        return wrong(c, p, j, "other stages hold the parameter");
+    if (b->devices != holders)
+        return wrong(c, p, j, "other devices hold the parameter");
     if (m->mesh.pipe >= 0 && b->cut >> m->mesh.pipe & 1 &&
-        b->stages != stages_with(m, p->layer[0].axis))
-        return wrong(c, p, j, "a stage lacks its layers");
+        b->devices != devices_with(m, p->layer[0].axis))
+        return wrong(c, p, j, "a device lacks its layers");
     if (b->zero & ~zero)
         return wrong(c, p, j, "shares its state over mesh axes that the plan "
                      "does not name");

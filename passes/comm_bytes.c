@@ -24,9 +24,12 @@ enum {
 
 nd_spot nd_spot_of(const nd_module *m, int rank)
 {
-    nd_spot s = {.m = m, .mesh = &m->mesh, .stage = nd_stage_of(m, rank)};
+    const nd_program *p = m->program;
+    nd_spot s = {.m = m, .mesh = &m->mesh};
     nd_mesh_coords(&m->mesh, rank, s.coord);
     s.coord[m->mesh.micro] = 0;
+    while (p && p->stage[s.stage].device != nd_device_of(m, rank))
+        s.stage++;
     return s;
 }
 

@@ -17,17 +17,17 @@ typedef struct lister {
     nd_code *c;
     nd_module *m;
     nd_spot at;
-    int stage;
+    int device;
     const nd_cluster *cluster;
     nd_comm_rows *rows;
 } lister;
 
-int nd_first_rank(const nd_module *m, int stage)
+int nd_first_rank(const nd_module *m, int device)
 {
     int each = 1;
     for (int i = m->mesh.pipe + 1; i < m->mesh.micro; i++)
         each *= m->mesh.size[i];
-    return stage * each;
+    return device * each;
 }
 
 static uint32_t all_axes(const nd_module *m)
@@ -128,11 +128,17 @@ static void walk(lister *l, const char *when, const nd_kernels *list,
     }
 }
 
-/* Sends and receives are calls between two ranks of the pipeline's axis. */
+/* Sends and receives are calls between two ranks of the pipeline's axis: with
+ * the stage of number `peer`, if there is one and another device has it. */
 static void walk_messages(lister *l, const char *when, nd_comm_kind kind,
-                          const nd_cross *x, int n, int peer)
+                          bool ahead, int peer)
 {
     const nd_program *p = l->m->program;
+    if (peer < 0 || peer >= p->nstages || p->stage[peer].device == l->device)
+        return;
+    const nd_stage *from = &p->stage[kind == COMM_SEND ? l->at.stage : peer];
+    const nd_cross *x = ahead ? from->send_fwd.v : from->send_bwd.v;
+    int n = ahead ? from->send_fwd.n : from->send_bwd.n;
     for (int i = 0; i < n; i++) {
         const nd_value *v = kind == COMM_SEND ? x[i].from : x[i].to;
         nd_comm_row r = row_of(l, when, NULL, 1u << l->m->mesh.pipe);
@@ -159,18 +165,18 @@ static const char *name_bucket(lister *l, const nd_bucket *b)
     return more ? nd_fmt(l->c->a, "%s and %d more", first, more) : first;
 }
 
-/* The group of the stages that hold copies, which need not be all: the members
+/* The group of the devices that hold copies, which need not be all: the members
  * are counted here and the axis only names them. */
 static void push_tied(lister *l, const nd_bucket *b, const char *what,
                       int64_t words)
 {
-    uint32_t stages = nd_tied_stages(l->m, b);
+    uint32_t devices = nd_tied_devices(l->m, b);
     int n = 0, me = 0;
-    if (!stages)
+    if (!devices)
         return;
-    for (int s = 0; s < l->m->program->nstages; s++)
-        if (stages >> s & 1) {
-            me = s == l->stage ? n : me;
+    for (int d = 0; d < l->m->program->ndevices; d++)
+        if (devices >> d & 1) {
+            me = d == l->device ? n : me;
             n++;
         }
     nd_mesh line = {.n = 1, .size = {n}};
@@ -236,12 +242,29 @@ static void walk_buckets(lister *l, void (*f)(lister *, const nd_bucket *))
 {
     for (int i = 0; i < l->c->mem.buckets.n; i++) {
         const nd_bucket *b = &l->c->mem.buckets.v[i];
-        if ((b->stages >> l->stage & 1) && !b->frozen)
+        if ((b->devices >> l->device & 1) && !b->frozen)
             f(l, b);
     }
 }
 
 /* ---- all ----------------------------------------------------------------- */
+
+static void walk_stage(lister *l)
+{
+    const nd_program *p = l->m->program;
+    const nd_kernels *list = l->c->stage[l->at.stage].list;
+    int s = l->at.stage;
+    walk(l, "before", &list[LIST_PRE], 1, 1);
+    walk_messages(l, "forward", COMM_RECV, true, s - 1);
+    walk(l, "forward", &list[LIST_FWD], 1, p->nmicro);
+    walk_messages(l, "forward", COMM_SEND, true, s + 1);
+    walk_messages(l, "backward", COMM_RECV, false, s + 1);
+    if (nd_runs_again(&l->m->plan, s))
+        walk(l, "again", &list[LIST_FWD], 1, p->nmicro);
+    walk(l, "backward", &list[LIST_BWD], 1, p->nmicro);
+    walk_messages(l, "backward", COMM_SEND, false, s - 1);
+    walk(l, "backward", &list[LIST_WGT], 1, p->nmicro);
+}
 
 void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
                      nd_comm_rows *rows)
@@ -250,26 +273,11 @@ void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
     const nd_program *p = m->program;
     lister l = {.c = c, .m = m, .at = nd_spot_of(m, rank), .cluster = cluster,
                 .rows = rows};
-    l.stage = p->nstages > 1 ? l.at.coord[m->mesh.pipe] : 0;
-    const nd_stage *st = &p->stage[l.stage];
-    const nd_stage_code *code = &c->stage[l.stage];
-    const nd_stage *before = l.stage ? st - 1 : NULL;
-    const nd_stage *after = l.stage + 1 < p->nstages ? st + 1 : NULL;
-    walk(&l, "before", &code->pre, 1, 1);
-    if (before)
-        walk_messages(&l, "forward", COMM_RECV, before->send_fwd.v,
-                      before->send_fwd.n, l.stage - 1);
-    walk(&l, "forward", &code->fwd, 1, p->nmicro);
-    walk_messages(&l, "forward", COMM_SEND, st->send_fwd.v, st->send_fwd.n,
-                  l.stage + 1);
-    if (after)
-        walk_messages(&l, "backward", COMM_RECV, after->send_bwd.v,
-                      after->send_bwd.n, l.stage + 1);
-    if (nd_runs_again(&m->plan, l.stage))
-        walk(&l, "again", &code->fwd, 1, p->nmicro);
-    walk(&l, "backward", &code->bwd, 1, p->nmicro);
-    walk_messages(&l, "backward", COMM_SEND, st->send_bwd.v, st->send_bwd.n,
-                  l.stage - 1);
+    l.device = nd_device_of(m, rank);
+    for (l.at.stage = 0; l.at.stage < p->nstages; l.at.stage++)
+        if (p->stage[l.at.stage].device == l.device)
+            walk_stage(&l);
+    l.at.stage = nd_spot_of(m, rank).stage;
     walk_buckets(&l, push_gradients);
     push_norm(&l);
     walk_buckets(&l, push_update);

@@ -73,7 +73,7 @@ static asking ask(const pipe *pp)
     for (int u = 0; u < pp->n; u++)
         x.seconds[u] = pp->unit[u].seconds;
     for (int s = 0; s < pp->p; s++)
-        x.device[s] = s;
+        x.device[s] = pp->m->program->stage[s].device;
     count_flights(pp, x.flight);
     if (pp->m->plan.nstages_given)
         set_windows(pp, &x);

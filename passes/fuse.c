@@ -549,9 +549,11 @@ void nd_fuse(nd_code *c)
     c->stage = ND_NEWN(c->a, nd_stage_code, p->nstages);
     for (int s = 0; s < p->nstages; s++) {
         const nd_stage *st = &p->stage[s];
-        fuse_list(c, st->pre.v, st->pre.n, &c->stage[s].pre);
-        fuse_list(c, st->fwd.v, st->fwd.n, &c->stage[s].fwd);
-        fuse_list(c, st->bwd.v, st->bwd.n, &c->stage[s].bwd);
+        nd_kernels *list = c->stage[s].list;
+        fuse_list(c, st->pre.v, st->pre.n, &list[LIST_PRE]);
+        fuse_list(c, st->fwd.v, st->fwd.n, &list[LIST_FWD]);
+        fuse_list(c, st->bwd.v, st->bwd.n, &list[LIST_BWD]);
+        fuse_list(c, st->wgt.v, st->wgt.n, &list[LIST_WGT]);
     }
 }
 

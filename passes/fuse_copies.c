@@ -116,6 +116,7 @@ static void settle(copier *k)
         settle_list(k, &t->pre.v, &t->pre.n, &t->pre.cap);
         settle_list(k, &t->fwd.v, &t->fwd.n, &t->fwd.cap);
         settle_list(k, &t->bwd.v, &t->bwd.n, &t->bwd.cap);
+        settle_list(k, &t->wgt.v, &t->wgt.n, &t->wgt.cap);
     }
     if (m->loss)
         m->loss = instead_of(k, m->loss, NULL);

@@ -1,9 +1,14 @@
-/* memplan.c - a fixed place in the stage's arena for every buffer.
+/* memplan.c - a fixed place for every buffer.
  *
- *   weights | gradients | optimizer state | inputs | loss
- *   | saved: values that backward reads or that cross a stage boundary, one
- *     copy per microbatch in flight
- *   | temporaries of pre, forward and backward, which never run at once
+ *   weights | gradients | optimizer state | loss        of a device, once
+ *   | inputs, and what is computed before the microbatches
+ *   | temporaries of all lists of all stages, which never run at once
+ *   | per stage, per span of time: slots, each for what a microbatch keeps
+ *
+ * What a stage keeps of a microbatch lives until its gradients have been taken:
+ * until I if W reads it not, else until W; or from I to W. Each span has room
+ * for as many microbatches as the schedule lets live at once (slots), and
+ * offsets are those within one slot: another schedule has the same offsets.
  *
  * A temporary lives from the first to the last kernel that touches it; those
  * that never live together share bytes. What a repeat's body makes is planned
@@ -14,8 +19,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { LIST_PRE, LIST_FWD, LIST_BWD, NLISTS };
 
 static size_t up64(size_t n)
 {
@@ -229,10 +232,10 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
     }
 }
 
-static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v,
-                      size_t base, size_t slot_stride)
+static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
+                      size_t base)
 {
-    nd_place p = {v, base, bytes_of(c, v), slot_stride};
+    nd_place p = {v, room, base, bytes_of(c, v)};
     ND_PUSH(c->a, &s->places, p);
 }
 
@@ -242,7 +245,7 @@ static void emit_places(nd_code *c, nd_stage_mem *s, const temps *t,
     for (int i = 0; i < t->it.n; i++) {
         const item *x = &t->it.v[i];
         if (x->v) {
-            add_place(c, s, x->v, base + x->at, 0);
+            add_place(c, s, x->v, ROOM_FIXED, base + x->at);
             continue;
         }
         emit_places(c, s, x->blob, base + x->at);
@@ -266,12 +269,8 @@ static void note_list(void *user, const nd_ref *at, bool write, int index)
         u->lists[at->value->mark] |= (uint8_t)(1 << u->list);
 }
 
-static nd_kernels *list_of(nd_stage_code *s, int list)
-{
-    return list == LIST_PRE ? &s->pre : list == LIST_FWD ? &s->fwd : &s->bwd;
-}
-
-enum { CROSSES = 8, READ_LATE = 16 };
+/* Beside a bit per list. */
+enum { CROSSES = 1 << NLISTS, READ_LATE = 2 << NLISTS };
 
 static void mark_root(nd_code *c, uint8_t *lists, const nd_value *v, int flag)
 {
@@ -303,7 +302,7 @@ static void find_uses(nd_code *c, int s, uint8_t *lists)
     const nd_stage *st = &p->stage[s];
     stage_use u = {.c = c, .lists = lists};
     for (u.list = 0; u.list < NLISTS; u.list++)
-        nd_touch_list(c, list_of(&c->stage[s], u.list), note_list, &u, -1);
+        nd_touch_list(c, &c->stage[s].list[u.list], note_list, &u, -1);
     for (int i = 0; i < st->send_fwd.n; i++)
         mark_root(c, lists, st->send_fwd.v[i].from, CROSSES);
     for (int i = 0; i < st->send_bwd.n; i++)
@@ -347,7 +346,7 @@ int nd_states_of(const nd_train *t, bool frozen, bool muon)
 
 /* Room for muon to gather and orthogonalise one matrix of the largest
  * parameter, laid out by runtime/muon.c. */
-static size_t muon_work(nd_code *c, const nd_stage_mem *mem)
+static size_t muon_work(nd_code *c, const nd_device_mem *mem)
 {
     size_t most = 0;
     for (int i = 0; i < mem->buckets.n; i++) {
@@ -372,12 +371,12 @@ static size_t muon_work(nd_code *c, const nd_stage_mem *mem)
 }
 
 /* Flat ranges of the parameters; returns the end. */
-static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
+static size_t place_buckets(nd_code *c, int device, nd_device_mem *mem)
 {
     size_t at = 0;
     for (int i = 0; i < c->mem.buckets.n; i++) {
         const nd_bucket *b = &c->mem.buckets.v[i];
-        if (!(b->stages >> s & 1))
+        if (!(b->devices >> device & 1))
             continue;
         nd_bucket_place p = {i, at, (size_t)-1, (size_t)-1, (size_t)-1};
         mem->weight_bytes += b->n * 4;
@@ -406,53 +405,101 @@ static size_t place_buckets(nd_code *c, int s, nd_stage_mem *mem)
 
 /* What a buffer that outlives its list counts as. A parameter that is gathered
  * once per step is kept as other weights are. */
-static size_t *part_of(nd_stage_mem *mem, const nd_value *v)
+static void count_bytes(nd_device_mem *d, nd_stage_mem *mem, const nd_value *v,
+                        size_t bytes)
 {
     if (v->def && v->def->kind == OP_INPUT)
-        return &mem->input_bytes;
-    return v->def && v->def->phase == PH_PRE && nd_is_weight_copy(v)
-               ? &mem->weight_bytes
-               : &mem->saved_bytes;
+        d->input_bytes += bytes;
+    else if (v->def && v->def->phase == PH_PRE && nd_is_weight_copy(v))
+        d->weight_bytes += bytes;
+    else
+        mem->saved_bytes += bytes;
 }
 
-/* Buffers that outlive their list; sets skip for them. Returns the end. */
-static size_t place_lasting(nd_code *c, int s, nd_stage_mem *mem,
-                            const uint8_t *lists, bool *skip, size_t at)
+/* The room of what a list made or a message brought; -1 of a temporary. What W
+ * reads lives until then, from I on if I made it; but messages may come before
+ * I and go after W. */
+static int room_of(int lists)
 {
-    size_t slots = (size_t)c->m->program->stage[s].slots[SCHED_UNTIL_I];
-    bool again = nd_runs_again(&c->m->plan, s);
-    slots = slots ? slots : 1;
-    for (int pass = 0; pass < 3; pass++)
+    enum { PRE = 1 << LIST_PRE, FWD = 1 << LIST_FWD, BWD = 1 << LIST_BWD,
+           WGT = 1 << LIST_WGT };
+    int in = lists & (FWD | BWD | WGT);
+    bool outlives = (lists & CROSSES) || (in & (in - 1));
+    if (lists & PRE)
+        return in || lists & CROSSES ? ROOM_FIXED : -1;
+    if (!outlives)
+        return -1;
+    return !(in & WGT)                       ? ROOM_UNTIL_I
+           : (in & FWD) || (lists & CROSSES) ? ROOM_UNTIL_W
+                                             : ROOM_I_TO_W;
+}
+
+/* What has a place of its own on the device: the inputs, which all its stages
+ * read in the same one, and what a stage computes once per step. */
+static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
+                         size_t *input_at, size_t at)
+{
+    nd_stage_mem *mem = &c->mem.stage[s];
+    nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
+    for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < c->nvalues; i++) {
             const nd_value *v = c->info[i].v;
             bool input = v->def && v->def->kind == OP_INPUT;
-            int in = lists[i] & 7;
-            bool saved = (lists[i] & CROSSES) || (in & 6) == 6;
-            int want = input ? 0 : saved && !(in & 1) ? 2 : 1;
-            if (!lists[i] || want != pass)
+            if (!lists[i] || input == (pass == 1) ||
+                (!input && room_of(lists[i]) != ROOM_FIXED))
                 continue;
-            if (pass == 1 && !(in & 1 && (in & 6 || lists[i] & CROSSES)))
-                continue;            /* a temporary */
-            size_t bytes = nd_bytes_max(c, v);
-            bool crosses = lists[i] & CROSSES;
-            size_t copies = pass == 2 && (crosses || !again) ? slots : 1;
-            add_place(c, mem, v, at, copies > 1 ? bytes : 0);
-            *part_of(mem, v) += bytes * copies;
-            if (!crosses)
-                mem->spare_bytes += bytes * (copies - 1);
-            at += bytes * copies;
+            bool known = input && input_at[i];
+            add_place(c, mem, v, ROOM_FIXED, known ? input_at[i] - 1 : at);
             skip[i] = true;
+            if (known)
+                continue;
+            input_at[i] = at + 1;
+            count_bytes(d, mem, v, bytes_of(c, v));
+            at += bytes_of(c, v);
         }
     return at;
 }
 
-static size_t place_temps(nd_code *c, int s, nd_stage_mem *mem,
-                          const uint8_t *lists, const bool *skip, size_t at)
+/* What each microbatch keeps. A stage that runs forward again right before its
+ * backward list has a slot for what it received alone. */
+static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
+                         size_t at)
+{
+    nd_stage_mem *mem = &c->mem.stage[s];
+    const nd_stage *st = &c->m->program->stage[s];
+    nd_device_mem *d = &c->mem.device[st->device];
+    bool again = nd_runs_again(&c->m->plan, s);
+    for (int i = 0; i < c->nvalues; i++) {
+        const nd_value *v = c->info[i].v;
+        int room = lists[i] && !skip[i] ? room_of(lists[i]) : -1;
+        if (room < ROOM_UNTIL_I)
+            continue;
+        int k = room - ROOM_UNTIL_I;
+        size_t bytes = nd_bytes_max(c, v), slots = (size_t)st->slots[k];
+        bool spared = room == ROOM_UNTIL_I && !(lists[i] & CROSSES);
+        skip[i] = true;
+        if (spared && again) {
+            add_place(c, mem, v, ROOM_FIXED, at);
+            count_bytes(d, mem, v, bytes);
+            at += bytes;
+            continue;
+        }
+        add_place(c, mem, v, room, mem->slot_bytes[k]);
+        count_bytes(d, mem, v, bytes * slots);
+        mem->slot_bytes[k] += bytes;
+        mem->spare_bytes += spared ? bytes * (slots - 1) : 0;
+    }
+    return at;
+}
+
+/* Returns the bytes that the temporaries of the stage share. */
+static size_t place_temps(nd_code *c, int s, const uint8_t *lists,
+                          const bool *skip, size_t at)
 {
     size_t most = 0;
     for (int l = 0; l < NLISTS; l++) {
         temps t = {.skip = skip};
-        nd_kernels *list = list_of(&c->stage[s], l);
+        nd_kernels *list = &c->stage[s].list[l];
         find_temps(c, list, c->m->step, &t);
         for (int i = 0; i < t.it.n; i++) {
             item *x = &t.it.v[i];
@@ -460,11 +507,10 @@ static size_t place_temps(nd_code *c, int s, nd_stage_mem *mem,
                 x->to = list->v.n;
         }
         size_t bytes = pack(c->a, &t.it);
-        emit_places(c, mem, &t, at);
+        emit_places(c, &c->mem.stage[s], &t, at);
         most = bytes > most ? bytes : most;
     }
-    mem->temp_bytes = most;
-    return at + most;
+    return most;
 }
 
 /* The most that any kernel of the list needs aside while it runs. */
@@ -487,37 +533,68 @@ static int by_mark(const void *a, const void *b)
            (x->value->mark < y->value->mark);
 }
 
+/* The next of the device's stages after s, or nstages. */
+static int next_stage(const nd_program *p, int device, int s)
+{
+    do
+        s++;
+    while (s < p->nstages && p->stage[s].device != device);
+    return s;
+}
+
+static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
+{
+    const nd_program *p = c->m->program;
+    nd_device_mem *d = &c->mem.device[device];
+    size_t at = place_buckets(c, device, d), slots = 0;
+    size_t *input_at = ND_NEWN(c->a, size_t, c->nvalues + 1);
+    d->loss = (size_t)-1;
+    for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;)
+        if (has_loss(c, s)) {
+            d->loss = at;
+            at += 64;
+        }
+    for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;) {
+        find_uses(c, s, lists[s]);
+        at = place_once(c, s, lists[s], skip[s], input_at, at);
+        at = place_kept(c, s, lists[s], skip[s], at);
+        for (int l = 0; l < NLISTS; l++) {
+            size_t n = scratch_of(c, &c->stage[s].list[l]);
+            d->scratch_bytes = n > d->scratch_bytes ? n : d->scratch_bytes;
+        }
+        for (int k = 0; k < SCHED_NSPANS; k++)
+            slots += c->mem.stage[s].slot_bytes[k] *
+                     (size_t)p->stage[s].slots[k];
+        d->saved_bytes += c->mem.stage[s].saved_bytes;
+    }
+    d->scratch = at;
+    at += d->scratch_bytes;
+    d->work = at;
+    d->temp_bytes = d->work_bytes = c->m->loss ? muon_work(c, d) : 0;
+    for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;) {
+        size_t n = place_temps(c, s, lists[s], skip[s], at);
+        d->temp_bytes = n > d->temp_bytes ? n : d->temp_bytes;
+    }
+    d->fixed_bytes = at + d->temp_bytes;
+    d->arena_bytes = d->fixed_bytes + slots;
+    d->temp_bytes += d->scratch_bytes;
+}
+
 void nd_memplan_new(nd_code *c)
 {
     const nd_program *p = c->m->program;
+    uint8_t **lists = ND_NEWN(c->a, uint8_t *, p->nstages);
+    bool **skip = ND_NEWN(c->a, bool *, p->nstages);
     c->mem.stage = ND_NEWN(c->a, nd_stage_mem, p->nstages);
+    c->mem.device = ND_NEWN(c->a, nd_device_mem, p->ndevices);
+    for (int s = 0; s < p->nstages; s++) {
+        lists[s] = ND_NEWN(c->a, uint8_t, c->nvalues + 1);
+        skip[s] = ND_NEWN(c->a, bool, c->nvalues + 1);
+    }
+    for (int d = 0; d < p->ndevices; d++)
+        plan_device(c, d, lists, skip);
     for (int s = 0; s < p->nstages; s++) {
         nd_stage_mem *mem = &c->mem.stage[s];
-        uint8_t *lists = ND_NEWN(c->a, uint8_t, c->nvalues + 1);
-        bool *skip = ND_NEWN(c->a, bool, c->nvalues + 1);
-        find_uses(c, s, lists);
-        size_t at = place_buckets(c, s, mem);
-        mem->loss = (size_t)-1;
-        if (has_loss(c, s)) {
-            mem->loss = at;
-            at += 64;
-        }
-        at = place_lasting(c, s, mem, lists, skip, at);
-        for (int l = 0; l < NLISTS; l++) {
-            size_t n = scratch_of(c, list_of(&c->stage[s], l));
-            mem->scratch_bytes = n > mem->scratch_bytes ? n
-                                                        : mem->scratch_bytes;
-        }
-        mem->scratch = at;
-        at += mem->scratch_bytes;
-        mem->arena_bytes = place_temps(c, s, mem, lists, skip, at);
-        mem->work = at;
-        mem->work_bytes = c->m->loss ? muon_work(c, mem) : 0;
-        if (at + mem->work_bytes > mem->arena_bytes) {
-            mem->temp_bytes = mem->work_bytes;
-            mem->arena_bytes = at + mem->work_bytes;
-        }
-        mem->temp_bytes += mem->scratch_bytes;
         if (mem->places.n)
             qsort(mem->places.v, (size_t)mem->places.n, sizeof *mem->places.v,
                   by_mark);

@@ -228,9 +228,7 @@ static void overlap_list(nd_code *c, nd_kernels *list)
 
 void nd_overlap(nd_code *c)
 {
-    for (int s = 0; s < c->m->program->nstages; s++) {
-        overlap_list(c, &c->stage[s].pre);
-        overlap_list(c, &c->stage[s].fwd);
-        overlap_list(c, &c->stage[s].bwd);
-    }
+    for (int s = 0; s < c->m->program->nstages; s++)
+        for (int l = 0; l < NLISTS; l++)
+            overlap_list(c, &c->stage[s].list[l]);
 }

@@ -10,7 +10,8 @@
 #include "passes.h"
 
 typedef struct span {
-    size_t from, to;                 /* bytes of the arena */
+    int room;
+    size_t from, to;                 /* bytes of the room */
 } span;
 
 enum { MOST = 3 };
@@ -23,7 +24,6 @@ typedef struct spans {               /* where a value may lie */
 typedef struct checker {
     nd_code *c;
     const nd_stage_mem *mem;
-    int slots;
     const nd_flight *x;
     bool read;                       /* its result may be read beside it, */
     bool write;                      /* its operand written: in both cases it is
@@ -43,9 +43,7 @@ static void add_span(const checker *k, spans *s, const nd_value *v)
     const nd_place *p = v ? nd_place_of(k->mem, v) : NULL;
     if (!p)
         return;
-    size_t bytes = p->slot_stride ? p->slot_stride * (size_t)k->slots
-                                  : p->bytes;
-    s->v[s->n++] = (span){p->base, p->base + bytes};
+    s->v[s->n++] = (span){p->room, p->base, p->base + p->bytes};
 }
 
 /* What a repeat carries lies in its own buffer, in its result, or where it is
@@ -68,7 +66,8 @@ static bool overlap(const spans *a, const spans *b)
 {
     for (int i = 0; i < a->n; i++)
         for (int j = 0; j < b->n; j++)
-            if (a->v[i].from < b->v[j].to && b->v[j].from < a->v[i].to)
+            if (a->v[i].room == b->v[j].room &&
+                a->v[i].from < b->v[j].to && b->v[j].from < a->v[i].to)
                 return true;
     return false;
 }
@@ -173,12 +172,10 @@ static bool check_list(checker *k, const nd_kernels *list)
 bool nd_overlap_check(nd_code *c)
 {
     for (int s = 0; s < c->m->program->nstages; s++) {
-        checker k = {.c = c, .mem = &c->mem.stage[s],
-                     .slots = c->m->program->stage[s].slots[SCHED_UNTIL_I]};
-        if (!check_list(&k, &c->stage[s].pre) ||
-            !check_list(&k, &c->stage[s].fwd) ||
-            !check_list(&k, &c->stage[s].bwd))
-            return false;
+        checker k = {.c = c, .mem = &c->mem.stage[s]};
+        for (int l = 0; l < NLISTS; l++)
+            if (!check_list(&k, &c->stage[s].list[l]))
+                return false;
     }
     return true;
 }

@@ -82,12 +82,12 @@ bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
-/* The computations of p devices with a stage each, for m microbatches. GPipe:
- * Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., PipeDream-Flush. */
-sched *nd_schedule_order(sched_kind k, int p, int m);
-/* Draws the timeline: a row per stage, a column per slot. */
+/* Proves that the schedule is right, and that the slots hold what the
+ * microbatches keep. Reports what is wrong. */
+bool nd_schedule_check(nd_module *m);
+/* Draws the timeline: a row per device, a column per slot. */
 void nd_schedule_draw(nd_buf *b, const nd_module *m);
-/* Idle slots over all slots of all stages, between 0 and 1. */
+/* Idle slots over all slots of all devices, between 0 and 1. */
 double nd_schedule_bubble(const nd_module *m);
 
 /* ---- cost.c ------------------------------------------------------------- */
@@ -133,10 +133,11 @@ typedef struct nd_spot {
     const nd_module *m;
     const nd_mesh *mesh;
     int coord[ND_MAX_MESH];
-    int stage;
+    int stage;                       /* whose iterations it has */
 } nd_spot;
+/* At the first stage of its device. */
 nd_spot nd_spot_of(const nd_module *m, int rank);
-/* How many indices of an axis that no mesh axis cuts the rank's stage has. */
+/* How many indices of an axis that no mesh axis cuts the stage has. */
 int64_t nd_spot_iterations(const nd_spot *s, const nd_axis *a);
 int64_t nd_spot_numel(const nd_spot *s, const nd_type *t);
 int nd_group_size(const nd_mesh *m, uint32_t mesh);
@@ -302,18 +303,22 @@ typedef struct nd_vinfo {
 
 /* ---- memplan.c: a place for every buffer -------------------------------- */
 
-/* Where a buffer lives: base + slot * slot_stride bytes into the arena. */
+/* Where a buffer lives: `base` bytes into a room. One room has one copy for all
+ * microbatches; the others are those of the spans of runtime/schedule/sched.h,
+ * an array of slots each, where a microbatch has one of them. */
+enum { ROOM_FIXED, ROOM_UNTIL_I, ROOM_UNTIL_W, ROOM_I_TO_W };
+
 typedef struct nd_place {
     const nd_value *value;
+    int room;
     size_t base, bytes;
-    size_t slot_stride;              /* 0: one copy for all microbatches */
 } nd_place;
 
 typedef struct nd_bucket {
     ND_VEC(nd_param *) params;
     ND_VEC(size_t) at;               /* float offset of each in the bucket */
     size_t n;                        /* floats, padded */
-    uint32_t sum, cut, zero, stages;
+    uint32_t sum, cut, zero, devices;
     bool decay, frozen, muon;
 } nd_bucket;
 
@@ -323,31 +328,43 @@ typedef struct nd_bucket_place {
 } nd_bucket_place;
 
 typedef struct nd_stage_mem {
-    size_t arena_bytes;
-    /* parts of it, for the report */
-    size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
-        temp_bytes;
+    size_t slot_bytes[SCHED_NSPANS]; /* of one slot */
+    size_t saved_bytes;              /* of all slots, and what else outlives
+                                        a list */
     size_t spare_bytes;              /* of saved: what would not be, did the
                                         stage run forward again */
+    ND_VEC(nd_place) places;         /* ascending by the value's number */
+} nd_stage_mem;
+
+/* The arena of a device: its fixed room, then the slots of its stages, span by
+ * span. */
+typedef struct nd_device_mem {
+    size_t fixed_bytes, arena_bytes;
+    /* parts of the arena, for the report */
+    size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
+        temp_bytes;
     size_t loss;                     /* the float, or (size_t)-1 */
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
     ND_VEC(nd_bucket_place) buckets;
-    ND_VEC(nd_place) places;         /* ascending by the value's number */
-} nd_stage_mem;
+} nd_device_mem;
 
 typedef struct nd_memplan {
     ND_VEC(nd_bucket) buckets;
     int *bucket_of, *member_of;      /* by parameter: its bucket or -1, and
                                         where it stands in the list there */
     nd_stage_mem *stage;
+    nd_device_mem *device;
 } nd_memplan;
 
 /* ---- fuse.c: everything the emitters and the report read ---------------- */
 
+/* The lists of a stage, in the order in which they run. */
+enum { LIST_PRE, LIST_FWD, LIST_BWD, LIST_WGT, NLISTS };
+
 typedef struct nd_stage_code {
-    nd_kernels pre, fwd, bwd;
+    nd_kernels list[NLISTS];
 } nd_stage_code;
 
 typedef struct nd_code {
@@ -456,11 +473,13 @@ const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
 /* ---- buckets.c, buckets_check.c ------------------------------------------ */
 
 void nd_buckets(nd_code *c);
+/* The most that any device holds of axis i of a parameter's type. */
+int64_t nd_param_cap(nd_code *c, const nd_type *t, int i);
 /* The mesh axes that cut the matrices of a parameter, not only their list. */
 uint32_t nd_matrix_cut(const nd_param *p);
-/* The stages that hold copies of a bucket, or 0: one alone does, or each has
+/* The devices that hold copies of a bucket, or 0: one alone does, or each has
  * layers of its own. */
-uint32_t nd_tied_stages(const nd_module *m, const nd_bucket *b);
+uint32_t nd_tied_devices(const nd_module *m, const nd_bucket *b);
 /* Is every parameter in the one bucket that does what its types demand? */
 bool nd_buckets_check(nd_code *c);
 /* Are the lengths of pieces, on every rank, as generated code assumes? */
@@ -490,8 +509,8 @@ typedef ND_VEC(nd_comm_row) nd_comm_rows;
 /* In the order of the program. */
 void nd_comm_rows_of(nd_code *c, int rank, const nd_cluster *cluster,
                      nd_comm_rows *rows);
-/* The first rank of a stage: it has the largest pieces. */
-int nd_first_rank(const nd_module *m, int stage);
+/* The first rank of a device: it has the largest pieces. */
+int nd_first_rank(const nd_module *m, int device);
 
 /* ---- simulate.c: training steps of the compiled program, by rank --------- */
 
@@ -507,7 +526,7 @@ typedef struct nd_sim {
     nd_arena *a;
     int nranks;
     double **weights, **grads;       /* [bucket * nranks + rank]; NULL where
-                                        the rank's stage lacks the bucket */
+                                        the rank's device lacks the bucket */
     double loss, norm;               /* of the last step */
     nd_eval_result result;           /* ... and what else it computed */
     int64_t reductions;              /* of buckets, each group once, so far */
@@ -520,10 +539,10 @@ nd_sim *nd_sim_new(nd_code *c, nd_arena *a, nd_tensor *const *weights);
 /* Computes, reduces and updates as the generated program does. False after an
  * error: a rank lacks what it needs, or replicas differ. */
 bool nd_sim_step(nd_sim *s, const nd_eval_options *inputs, const nd_sgd *g);
-/* What a rank holds of a parameter, and of its gradient when all reductions
- * are done; v NULL: nothing. */
-nd_piece nd_sim_weight(nd_sim *s, const nd_param *p, int rank);
-nd_piece nd_sim_grad(nd_sim *s, const nd_param *p, int rank);
+/* What a rank holds of a parameter for one of its stages, and of its gradient
+ * when all reductions are done; v NULL: nothing. */
+nd_piece nd_sim_weight(nd_sim *s, const nd_param *p, int rank, int stage);
+nd_piece nd_sim_grad(nd_sim *s, const nd_param *p, int rank, int stage);
 
 /* ---- prove.c: one device against all ranks ------------------------------- */
 

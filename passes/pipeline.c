@@ -14,15 +14,16 @@
 
 /* ---- the repeats and their iterations ------------------------------------ */
 
-/* What the stage masks of buckets hold. */
-enum { MAX_STAGES = 32 };
+/* What the masks of buckets hold. */
+enum { MAX_DEVICES = 32 };
 
 static bool check_plan(pipe *pp)
 {
     nd_module *m = pp->m;
-    if (pp->p > MAX_STAGES) {
-        nd_error(m->ctx, m->plan.pipe_loc, "%d pipeline stages, at most %d",
-                 pp->p, MAX_STAGES);
+    if (pp->devices > MAX_DEVICES) {
+        nd_error(m->ctx, m->plan.pipe_loc, "%d devices along the pipeline, at "
+                 "most %d; a device can have several stages", pp->devices,
+                 MAX_DEVICES);
         return false;
     }
     if (pp->p > 1 && m->plan.zero && (m->plan.zero_mesh >> m->mesh.pipe & 1)) {

@@ -189,13 +189,25 @@ static double scalar(nd_proof *out, const char *what, int step, double right,
     return d;
 }
 
-/* A rank's piece against the same piece of the right tensor. */
-static double piece(nd_proof *out, nd_sim *s, const nd_param *p, int rank,
+/* Place k of a parameter's pieces: that of a rank for a stage. */
+static int rank_of(const nd_sim *s, int k)
+{
+    return k % s->nranks;
+}
+
+static int stage_of(const nd_sim *s, int k)
+{
+    return k / s->nranks;
+}
+
+/* A piece against the same piece of the right tensor. */
+static double piece(nd_proof *out, nd_sim *s, const nd_param *p, int k,
                     int step, const char *what, const nd_piece *got,
                     const nd_tensor *right, double floor_)
 {
     double worst = 0, scale = fmax(largest(right), floor_);
-    nd_piece want = nd_piece_new(s->c->m, s->a, &p->value->type, rank);
+    nd_piece want = nd_piece_new(s->c->m, s->a, &p->value->type, rank_of(s, k),
+                                 stage_of(s, k));
     nd_piece_fill(&want, right);
     int64_t at = 0;
     for (int64_t i = 0; i < want.count; i++) {
@@ -207,7 +219,8 @@ static double piece(nd_proof *out, nd_sim *s, const nd_param *p, int rank,
     }
     if (worst > nd_prove_room)
         differs(out, "step %d, rank %d: the %s \"%s\" has %.12g, not %.12g, "
-                "at element %lld of its piece", step + 1, rank, what, p->name,
+                "at element %lld of its piece", step + 1, rank_of(s, k), what,
+                p->name,
                 got->v[at], want.v[at], (long long)at);
     out->worst = fmax(out->worst, worst);
     return worst;
@@ -222,17 +235,18 @@ static bool same_place(const nd_piece *a, const nd_piece *b, int rank)
 }
 
 /* Ranks with the same piece hold the same bits. */
-static void replicas(nd_proof *out, const nd_param *p, int step, int nranks,
-                     const nd_piece *w)
+static void replicas(nd_proof *out, const nd_sim *s, const nd_param *p,
+                     int step, const nd_piece *w)
 {
-    for (int r = 1; r < nranks; r++)
+    for (int r = 1; r < s->c->m->program->nstages * s->nranks; r++)
         for (int q = 0; q < r; q++) {
             if (!w[q].v || !w[r].v ||
                 !same_place(&w[q], &w[r], p->value->type.rank))
                 continue;
             if (memcmp(w[q].v, w[r].v, sizeof(double) * (size_t)w[r].count))
                 differs(out, "step %d: the copies of \"%s\" on the ranks %d "
-                        "and %d differ", step + 1, p->name, q, r);
+                        "and %d differ", step + 1, p->name, rank_of(s, q),
+                        rank_of(s, r));
             break;
         }
 }
@@ -252,12 +266,12 @@ static void compare_param(const nd_answers *x, nd_sim *s, int step,
     const nd_tensor *grad = x->grads[step][from];
     const nd_tensor *weight = x->weights[step + 1][from];
     nd_proof_row *row = &out->row[p->index];
-    nd_piece *w = ND_NEWN(s->a, nd_piece, s->nranks);
-    int holders = 0;
+    int n = s->c->m->program->nstages * s->nranks, holders = 0;
+    nd_piece *w = ND_NEWN(s->a, nd_piece, n);
     row->live |= largest(grad) > 0;
-    for (int r = 0; r < s->nranks; r++) {
-        nd_piece g = nd_sim_grad(s, p, r);
-        w[r] = nd_sim_weight(s, p, r);
+    for (int r = 0; r < n; r++) {
+        nd_piece g = nd_sim_grad(s, p, rank_of(s, r), stage_of(s, r));
+        w[r] = nd_sim_weight(s, p, rank_of(s, r), stage_of(s, r));
         if (!w[r].v)
             continue;
         holders++;
@@ -269,7 +283,7 @@ static void compare_param(const nd_answers *x, nd_sim *s, int step,
     }
     if (!holders)
         differs(out, "no rank holds \"%s\"", p->name);
-    replicas(out, p, step, s->nranks, w);
+    replicas(out, s, p, step, w);
 }
 
 static void compare_outputs(const nd_answers *x, const nd_sim *s, int step,

@@ -20,7 +20,7 @@
 enum { NLEVELS = REMAT_AUTO };       /* none, attention, block */
 
 typedef struct stage_trial {
-    size_t keeps, again;             /* bytes of a rank */
+    size_t keeps, again;             /* bytes of a rank of its device */
     double forward, backward;        /* work of a microbatch */
 } stage_trial;
 
@@ -75,6 +75,17 @@ static bool run_quietly(nd_module *m, const nd_options *o)
     return ok;
 }
 
+/* All stages of a device run forward again, or none. */
+static size_t spare_of(const nd_code *c, int device)
+{
+    const nd_program *p = c->m->program;
+    size_t bytes = 0;
+    for (int s = 0; s < p->nstages; s++)
+        if (p->stage[s].device == device)
+            bytes += c->mem.stage[s].spare_bytes;
+    return bytes;
+}
+
 static void try_level(choice *c, nd_remat level, const nd_options *o)
 {
     nd_module *m = nd_module_copy(c->m);
@@ -89,9 +100,9 @@ static void try_level(choice *c, nd_remat level, const nd_options *o)
     t->stage = ND_NEWN(c->a, stage_trial, p->nstages);
     for (int s = 0; s < p->nstages; s++) {
         const nd_stage *st = &p->stage[s];
-        const nd_stage_mem *mem = &code->mem.stage[s];
+        size_t keeps = code->mem.device[st->device].arena_bytes;
         t->stage[s] = (stage_trial){
-            mem->arena_bytes, mem->arena_bytes - mem->spare_bytes,
+            keeps, keeps - spare_of(code, st->device),
             work_of(m, s, st->fwd.v, st->fwd.n),
             work_of(m, s, st->bwd.v, st->bwd.n)};
     }

@@ -1,205 +1,169 @@
-/* schedule.c - the order of forward, backward and messages on every stage.
+/* schedule.c - which schedule the stages run: made by its name or read from a
+ * file, with messages where something crosses between devices, and proved. All
+ * of that is runtime/schedule's, which knows no models; here are the questions
+ * and, where they have no answer, the errors.
  *
- * Two steps. nd_schedule_order lists the computations of each stage:
- *
- *   gpipe  F0 F1 F2 F3 B0 B1 B2 B3         Huang et al., arXiv 1811.06965
- *   1f1b   F0 F1 B0 F2 B1 F3 B2 B3         Narayanan et al., SOSP 2019 and
- *                                          arXiv 2104.04473, stage 2 of 4
- *
- * Then messages are inserted. The runtime is as simple as can be: a stage runs
- * its list in order, and a send blocks until the peer receives. The obvious
- * placement (receive right before the consumer, send right after the producer)
- * deadlocks there for 1F1B: two neighbours both send. So the whole pipeline is
- * simulated under exactly these rules, and what happens in the simulation is
- * written down: a pair is placed when the receiver needs it next and the
- * sender is between two computations. Both lists follow one common order in
- * time, hence nobody waits in a circle; schedule_check.c proves it afterwards
- * without trusting this file.
- *
- * Receiving no earlier than needed also keeps 1F1B's promise about memory: a
- * stage holds min(p - s, m) microbatches, received inputs included.
+ *   stage 0   sends %h        crosses: ahead, back
+ *   stage 1   sends %dh back
  */
-#include "schedule.h"
+#include "passes.h"
 
-bool nd_schedule_crosses(const nd_program *p, int s)
-{
-    return p->stage[s].send_fwd.n > 0 || p->stage[s + 1].send_bwd.n > 0;
-}
-
-sched *nd_schedule_order(sched_kind k, int p, int m)
-{
-    sched *x = sched_new(sched_kinds[k].name, p, p, m, SCHED_LOOP);
-    for (int s = 0; s < p; s++) {
-        /* Forwards before the first backward. One per later stage fills the
-         * pipeline; fewer microbatches than that are all there is. */
-        int warm = m;
-        if (k == SCHED_KIND_1F1B && p - 1 - s < m)
-            warm = p - 1 - s;
-        int f = 0, b = 0;
-        while (f < warm)
-            sched_push(x, s, SCHED_F, s, f++);
-        while (b < m) {
-            if (f < m)
-                sched_push(x, s, SCHED_F, s, f++);
-            sched_push(x, s, SCHED_B, s, b++);
-        }
-    }
-    return x;
-}
-
-/* ---- simulation ---------------------------------------------------------- */
-
-typedef struct sim_stage {
-    const sched_action *order;
-    int next;                        /* index into order */
-    int clock;                       /* when it is free */
-    bool *done[2], *got[2];          /* per microbatch; 0 forward, 1 backward */
-} sim_stage;
-
-typedef struct sim {
-    nd_program *program;
-    sched *out;
-    sim_stage *stage;
-} sim;
-
-/* What stage s does next: compute, or first receive from `peer` (else -1).
- * Returns the time at which it can, or -1: the peer has not computed it. */
-static int candidate(const sim *x, int s, int *peer)
-{
-    const sim_stage *me = &x->stage[s];
-    sched_action a = me->order[me->next];
-    int dir = a.op == SCHED_B;
-    *peer = dir ? s + 1 : s - 1;
-    if (*peer < 0 || *peer == x->program->nstages ||
-        !nd_schedule_crosses(x->program, dir ? s : s - 1) ||
-        me->got[dir][a.mb]) {
-        *peer = -1;
-        return me->clock;
-    }
-    const sim_stage *you = &x->stage[*peer];
-    if (!you->done[dir][a.mb])
-        return -1;
-    return me->clock > you->clock ? me->clock : you->clock;
-}
-
-/* Of two candidates at the same time, the message goes first because it is
- * free, and a gradient before an activation because it releases memory. */
-static int rank_of(const sim *x, int s, int peer)
-{
-    if (peer < 0)
-        return 2;
-    const sim_stage *me = &x->stage[s];
-    return me->order[me->next].op == SCHED_B ? 0 : 1;
-}
-
-static void put(sim *x, int s, sched_op op, int mb, int from, int takes)
-{
-    sched_push(x->out, s, op, s, mb);
-    sched_action *a = &x->out->row[s].v[x->out->row[s].n - 1];
-    a->start = from;
-    a->end = from + takes;
-}
-
-static void message(sim *x, int s, int peer, int time)
-{
-    sim_stage *me = &x->stage[s];
-    sched_action a = me->order[me->next];
-    int dir = a.op == SCHED_B;
-    put(x, peer, dir ? SCHED_SEND_B : SCHED_SEND_F, a.mb, time, 0);
-    put(x, s, dir ? SCHED_RECV_B : SCHED_RECV_F, a.mb, time, 0);
-    me->got[dir][a.mb] = true;
-    me->clock = x->stage[peer].clock = time;
-}
-
-static void compute(sim *x, int s)
-{
-    sim_stage *me = &x->stage[s];
-    sched_action a = me->order[me->next++];
-    int takes = a.op == SCHED_B ? ND_SLOTS_B : ND_SLOTS_F;
-    put(x, s, a.op, a.mb, me->clock, takes);
-    me->done[a.op == SCHED_B][a.mb] = true;
-    me->clock += takes;
-}
-
-/* Does the earliest thing that can happen, until nothing can. Orders that
- * wait for each other stop early; the checker then says so. */
-static void simulate(sim *x)
-{
-    for (;;) {
-        int best = -1, best_peer = -1, best_time = 0, best_rank = 0;
-        for (int s = 0; s < x->program->nstages; s++) {
-            int peer;
-            if (x->stage[s].next == 2 * x->program->nmicro)
-                continue;
-            int time = candidate(x, s, &peer);
-            int rank = rank_of(x, s, peer);
-            if (time < 0 || (best >= 0 && (time > best_time ||
-                (time == best_time && rank >= best_rank))))
-                continue;
-            best = s, best_peer = peer, best_time = time, best_rank = rank;
-        }
-        if (best < 0)
-            return;
-        if (best_peer >= 0)
-            message(x, best, best_peer, best_time);
-        else
-            compute(x, best);
-    }
-}
-
-/* ---- memory -------------------------------------------------------------- */
-
-/* Microbatch mb lives in slot mb % n: the smallest n for which its last action
- * comes before the first one of mb + n. */
-static int slots_needed(nd_arena *arena, const sched_row *row, int m)
-{
-    int *first = ND_NEWN(arena, int, m), *last = ND_NEWN(arena, int, m);
-    for (int i = row->n - 1; i >= 0; i--)
-        first[row->v[i].mb] = i;
-    for (int i = 0; i < row->n; i++)
-        last[row->v[i].mb] = i;
-    for (int n = 1; n < m; n++) {
-        int mb = 0;
-        while (mb + n < m && last[mb] < first[mb + n])
-            mb++;
-        if (mb + n == m)
-            return n;
-    }
-    return m;
-}
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void free_sched(void *x)
 {
     sched_free(x);
 }
 
+/* With the table around what is wrong, if there is one. */
+static bool refuse(nd_module *m, const sched *s, const sched_error *err)
+{
+    nd_error(m->ctx, m->plan.pipe_loc, "schedule: %s", err->text);
+    char *table = s ? sched_table_around(s, err) : NULL;
+    for (char *line = table; line && *line;) {
+        size_t n = strcspn(line, "\n");
+        nd_note(m->ctx, nd_nowhere, "%.*s", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+    free(table);
+    return false;
+}
+
+/* ---- what it is asked for ------------------------------------------------ */
+
+/* Until something better is known, I and W take as long as F. */
+static void set_costs(nd_module *m)
+{
+    nd_program *p = m->program;
+    uint8_t *cross = ND_NEWN(m->ctx->arena, uint8_t, p->nstages + 1);
+    for (int s = 0; s + 1 < p->nstages; s++) {
+        cross[s] |= p->stage[s].send_fwd.n ? SCHED_AHEAD : 0;
+        cross[s] |= p->stage[s + 1].send_bwd.n ? SCHED_BACK : 0;
+    }
+    p->costs.cross = cross;
+}
+
+static char *read_file(nd_module *m, const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    nd_buf b = {.arena = m->ctx->arena};
+    char part[4096];
+    size_t got;
+    nd_put(&b, "");
+    while (f && (got = fread(part, 1, sizeof part, f)) > 0)
+        nd_putn(&b, part, got);
+    if (!f || ferror(f)) {
+        nd_error(m->ctx, m->plan.pipe_loc, "cannot read \"%s\": %s", path,
+                 strerror(errno));
+        b.s = NULL;
+    }
+    if (f)
+        fclose(f);
+    *n = b.n;
+    return b.s;
+}
+
+static sched *from_file(nd_module *m)
+{
+    const nd_program *p = m->program;
+    const char *path = m->plan.schedule_file;
+    sched_error err = {.rank = -1};
+    size_t n;
+    char *text = read_file(m, path, &n);
+    sched *s = text ? sched_read(text, n, path, &err) : NULL;
+    if (text && !s)
+        refuse(m, NULL, &err);
+    if (!s)
+        return NULL;
+    bool same = s->ranks == p->ndevices && s->stages == p->nstages;
+    for (int i = 0; same && i < s->stages; i++)
+        same = s->rank_of[i] == p->stage[i].device;
+    if (!same)
+        sched_fail(&err, -1, 0, "\"%s\" has %d stages on %d ranks, the plan %d "
+                   "on %d, or they are placed otherwise", path, s->stages,
+                   s->ranks, p->nstages, p->ndevices);
+    else if (s->micro != p->nmicro)
+        sched_fail(&err, -1, 0, "\"%s\" has %d microbatches, the plan %d", path,
+                   s->micro, p->nmicro);
+    else
+        return s;
+    refuse(m, NULL, &err);
+    sched_free(s);
+    return NULL;
+}
+
+static sched *make(nd_module *m)
+{
+    const nd_program *p = m->program;
+    sched_error err = {.rank = -1};
+    sched_ask ask = {.kind = m->plan.schedule, .ranks = p->ndevices,
+                     .v = m->plan.per_device, .micro = p->nmicro,
+                     .costs = &p->costs, .sync = m->train.clip > 0};
+    /* Without a pipeline, holding more than one microbatch gains nothing. */
+    if (p->nstages == 1)
+        ask.kind = SCHED_KIND_1F1B;
+    sched *s = sched_make(&ask, &err);
+    if (!s)
+        refuse(m, NULL, &err);
+    return s;
+}
+
+/* ---- the pass ------------------------------------------------------------ */
+
+bool nd_schedule_check(nd_module *m)
+{
+    const nd_program *p = m->program;
+    sched_error err = {.rank = -1};
+    bool ok = sched_check(p->sched, p->costs.cross, &err);
+    for (int s = 0; ok && s < p->nstages; s++)
+        for (int k = 0; ok && k < SCHED_NSPANS; k++)
+            ok = sched_check_slots(p->sched, s, (sched_span)k,
+                                   p->stage[s].slots[k], &err);
+    return ok || refuse(m, p->sched, &err);
+}
+
 bool pass_schedule(nd_module *m, const nd_options *o)
 {
     (void)o;
-    nd_arena *arena = m->ctx->arena;
-    nd_program *pr = m->program;
-    int p = pr->nstages, n = pr->nmicro;
-    /* Without a pipeline, holding more than one microbatch gains nothing. */
-    sched_kind kind = p == 1 ? SCHED_KIND_1F1B : m->plan.schedule;
-    sched *order = nd_schedule_order(kind, p, n);
-
-    pr->sched = sched_new(order->name, p, p, n, SCHED_LOOP);
-    nd_ctx_keep(m->ctx, free_sched, pr->sched);
-    sim x = {pr, pr->sched, ND_NEWN(arena, sim_stage, p)};
-    for (int s = 0; s < p; s++) {
-        x.stage[s].order = order->row[s].v;
-        for (int dir = 0; dir < 2; dir++) {
-            x.stage[s].done[dir] = ND_NEWN(arena, bool, n);
-            x.stage[s].got[dir] = ND_NEWN(arena, bool, n);
-        }
-    }
-    simulate(&x);
-    pr->sched->lowered = true;
-    sched_free(order);
-    if (!nd_schedule_check(m))
+    nd_program *p = m->program;
+    sched_error err = {.rank = -1};
+    set_costs(m);
+    bool file = m->plan.schedule == SCHED_KIND_FILE && p->nstages > 1;
+    p->sched = file ? from_file(m) : make(m);
+    if (!p->sched)
         return false;
-    for (int s = 0; s < p; s++)
+    nd_ctx_keep(m->ctx, free_sched, p->sched);
+    if (!p->sched->lowered && !sched_lower(p->sched, &p->costs, &err))
+        return refuse(m, p->sched, &err);
+    for (int s = 0; s < p->nstages; s++)
         for (int k = 0; k < SCHED_NSPANS; k++)
-            pr->stage[s].slots[k] = slots_needed(arena, &pr->sched->row[s], n);
-    return nd_slots_check(m);
+            p->stage[s].slots[k] = sched_slots(p->sched, s, (sched_span)k);
+    return nd_schedule_check(m);
+}
+
+/* ---- what is shown of it ------------------------------------------------- */
+
+void nd_schedule_draw(nd_buf *b, const nd_module *m)
+{
+    sched_times t;
+    sched_error err;
+    sched_text text = {0};
+    if (!sched_time(m->program->sched, &m->program->costs, &t, &err))
+        return;
+    sched_draw(m->program->sched, &t, 0, &text);
+    nd_putn(b, text.s, text.n);
+    free(text.s);
+    free(t.rank);
+}
+
+double nd_schedule_bubble(const nd_module *m)
+{
+    sched_times t;
+    sched_error err;
+    if (!sched_time(m->program->sched, &m->program->costs, &t, &err))
+        return 0;
+    free(t.rank);
+    return t.bubble_total;
 }

@@ -5,7 +5,7 @@
  * ranges of the same buckets:
  *
  *   gradients of rank r -> its flat range of each bucket
- *   added up over the stages that hold copies, over `sum` without `zero`,
+ *   added up over the devices that hold copies, over `sum` without `zero`,
  *   and over `zero`, where each rank keeps its part of the range
  *   the norm: each element counted once
  *   the update of the part; the parts gathered over `zero`
@@ -27,7 +27,7 @@ static double **at(double **flat, const nd_sim *s, int bucket, int rank)
 
 static bool has_bucket(const nd_sim *s, const nd_bucket *b, int rank)
 {
-    return b->stages >> nd_stage_of(s->c->m, rank) & 1;
+    return b->devices >> nd_device_of(s->c->m, rank) & 1;
 }
 
 static uint32_t pipe_bit(const nd_module *m)
@@ -66,23 +66,31 @@ static void my_part(const nd_sim *s, const nd_bucket *b, int rank,
 
 /* ---- a parameter's place in its flat range ------------------------------- */
 
-/* Copies a piece into the range or out of it. Elements are spaced by the
- * largest length of each axis, so that all ranks agree on the places. */
-static void copy(nd_sim *s, const nd_param *p, size_t start, nd_piece *x,
-                 double *flat, size_t room, bool out)
+typedef enum { GET, PUT, ADD } copy_kind;
+
+/* Copies a stage's piece out of the range, into it, or adds it there. Elements
+ * are spaced by the largest length of each axis, so that all ranks agree on the
+ * places; a stage's iterations follow those of its device's earlier stages. */
+static void copy(nd_sim *s, const nd_param *p, int stage, size_t start,
+                 nd_piece *x, double *flat, size_t room, copy_kind kind)
 {
     const nd_type *t = &p->value->type;
-    int64_t i[ND_MAX_RANK] = {0};
+    int64_t i[ND_MAX_RANK] = {0}, first[ND_MAX_RANK] = {0};
+    for (int d = 0; d < t->rank; d++)
+        if (s->c->exts.v[nd_ext_of(s->c, t, d)].piped)
+            first[d] = nd_range_at(s->c->m, stage, t->axis[d]);
     for (int64_t k = 0; k < x->count; k++) {
         size_t place = 0;
         for (int d = 0; d < t->rank; d++)
-            place = place * (size_t)s->c->exts.v[nd_ext_of(s->c, t, d)].max +
-                    (size_t)i[d];
+            place = place * (size_t)nd_param_cap(s->c, t, d) +
+                    (size_t)(first[d] + i[d]);
         place += start;
-        if (place < room && out)
+        if (place >= room)
+            ;                        /* a bucket that is too short */
+        else if (kind == GET)
             x->v[k] = flat[place];
-        else if (place < room)
-            flat[place] = x->v[k];
+        else
+            flat[place] = x->v[k] + (kind == ADD ? flat[place] : 0);
         for (int d = t->rank - 1; d >= 0 && ++i[d] == x->n[d]; d--)
             i[d] = 0;
     }
@@ -105,28 +113,41 @@ static bool place_of(const nd_sim *s, const nd_param *p, int *bucket,
     return found;
 }
 
+/* Does the rank run this stage, and does the stage have the parameter? */
+static bool has_param(const nd_sim *s, const nd_param *p, int rank, int stage)
+{
+    const nd_stage *st = &s->c->m->program->stage[stage];
+    if (st->device != nd_device_of(s->c->m, rank))
+        return false;
+    for (int i = 0; i < st->params.n; i++)
+        if (st->params.v[i] == p)
+            return true;
+    return false;
+}
+
 static nd_piece read_flat(nd_sim *s, double **flat, const nd_param *p,
-                          int rank)
+                          int rank, int stage)
 {
     int bucket;
     size_t start;
     nd_piece x = {0};
-    if (!place_of(s, p, &bucket, &start) || !*at(flat, s, bucket, rank))
+    if (!has_param(s, p, rank, stage) || !place_of(s, p, &bucket, &start) ||
+        !*at(flat, s, bucket, rank))
         return x;
-    x = nd_piece_new(s->c->m, s->a, &p->value->type, rank);
-    copy(s, p, start, &x, *at(flat, s, bucket, rank),
-         s->c->mem.buckets.v[bucket].n, true);
+    x = nd_piece_new(s->c->m, s->a, &p->value->type, rank, stage);
+    copy(s, p, stage, start, &x, *at(flat, s, bucket, rank),
+         s->c->mem.buckets.v[bucket].n, GET);
     return x;
 }
 
-nd_piece nd_sim_weight(nd_sim *s, const nd_param *p, int rank)
+nd_piece nd_sim_weight(nd_sim *s, const nd_param *p, int rank, int stage)
 {
-    return read_flat(s, s->weights, p, rank);
+    return read_flat(s, s->weights, p, rank, stage);
 }
 
-nd_piece nd_sim_grad(nd_sim *s, const nd_param *p, int rank)
+nd_piece nd_sim_grad(nd_sim *s, const nd_param *p, int rank, int stage)
 {
-    return read_flat(s, s->grads, p, rank);
+    return read_flat(s, s->grads, p, rank, stage);
 }
 
 nd_code *nd_sim_code(nd_module *m)
@@ -137,6 +158,33 @@ nd_code *nd_sim_code(nd_module *m)
     nd_extents(c);
     nd_buckets(c);
     return c;
+}
+
+/* The rank's range of a bucket, filled by f for each of its parameters and
+ * stages. */
+typedef bool fill_fn(nd_sim *s, const nd_param *p, int rank, int stage,
+                     size_t start, double *flat, size_t room, void *user);
+
+static double *fill(nd_sim *s, const nd_bucket *b, int rank, fill_fn *f,
+                    void *user)
+{
+    double *flat = ND_NEWN(s->a, double, b->n + 1);
+    for (int k = 0; k < b->params.n; k++)
+        for (int t = 0; t < s->c->m->program->nstages; t++)
+            if (has_param(s, b->params.v[k], rank, t) &&
+                !f(s, b->params.v[k], rank, t, b->at.v[k], flat, b->n, user))
+                return NULL;
+    return flat;
+}
+
+static bool put_weight(nd_sim *s, const nd_param *p, int rank, int stage,
+                       size_t start, double *flat, size_t room, void *user)
+{
+    nd_tensor *const *weights = user;
+    nd_piece x = nd_piece_new(s->c->m, s->a, &p->value->type, rank, stage);
+    nd_piece_fill(&x, weights[p->index]);
+    copy(s, p, stage, start, &x, flat, room, PUT);
+    return true;
 }
 
 nd_sim *nd_sim_new(nd_code *c, nd_arena *a, nd_tensor *const *weights)
@@ -151,16 +199,9 @@ nd_sim *nd_sim_new(nd_code *c, nd_arena *a, nd_tensor *const *weights)
     for (int j = 0; j < c->mem.buckets.n; j++) {
         const nd_bucket *b = &c->mem.buckets.v[j];
         for (int r = 0; r < s->nranks; r++) {
-            if (!has_bucket(s, b, r))
-                continue;
-            double *flat = ND_NEWN(a, double, b->n + 1);
-            for (int k = 0; k < b->params.n; k++) {
-                const nd_param *p = b->params.v[k];
-                nd_piece x = nd_piece_new(c->m, a, &p->value->type, r);
-                nd_piece_fill(&x, weights[p->index]);
-                copy(s, p, b->at.v[k], &x, flat, b->n, false);
-            }
-            *at(s->weights, s, j, r) = flat;
+            if (has_bucket(s, b, r))
+                *at(s->weights, s, j, r) = fill(s, b, r, put_weight,
+                                                (void *)weights);
         }
     }
     return s;
@@ -168,30 +209,33 @@ nd_sim *nd_sim_new(nd_code *c, nd_arena *a, nd_tensor *const *weights)
 
 /* ---- reducing ------------------------------------------------------------ */
 
-static bool take_gradients(nd_sim *s)
+/* Two stages of a device that use the same parameter add to the same place. */
+static bool add_gradient(nd_sim *s, const nd_param *p, int rank, int stage,
+                         size_t start, double *flat, size_t room, void *user)
 {
     nd_module *m = s->c->m;
+    nd_piece *g = &s->result.held_grads[p->index][stage * s->nranks + rank];
+    nd_piece w = nd_piece_new(m, s->a, &p->value->type, rank, stage);
+    (void)user;
+    if (!g->v)
+        return true;                 /* nothing flows into it */
+    if (g->count != w.count) {
+        nd_error(m->ctx, p->loc, "the gradient of \"%s\" is not cut as the "
+                 "parameter is", p->name);
+        return false;
+    }
+    copy(s, p, stage, start, g, flat, room, ADD);
+    return true;
+}
+
+static bool take_gradients(nd_sim *s)
+{
     for (int j = 0; j < s->c->mem.buckets.n; j++) {
         nd_bucket *b = &s->c->mem.buckets.v[j];
-        for (int r = 0; r < s->nranks; r++) {
-            if (!has_bucket(s, b, r))
-                continue;
-            double *flat = *at(s->grads, s, j, r) = ND_NEWN(s->a, double,
-                                                            b->n + 1);
-            for (int k = 0; k < b->params.n; k++) {
-                const nd_param *p = b->params.v[k];
-                nd_piece *g = &s->result.held_grads[p->index][r];
-                nd_piece w = nd_piece_new(m, s->a, &p->value->type, r);
-                if (!g->v)
-                    continue;        /* nothing flows into it */
-                if (g->count != w.count) {
-                    nd_error(m->ctx, p->loc, "the gradient of \"%s\" is not "
-                             "cut as the parameter is", p->name);
-                    return false;
-                }
-                copy(s, p, b->at.v[k], g, flat, b->n, false);
-            }
-        }
+        for (int r = 0; r < s->nranks; r++)
+            if (has_bucket(s, b, r) &&
+                !(*at(s->grads, s, j, r) = fill(s, b, r, add_gradient, NULL)))
+                return false;
     }
     return true;
 }
@@ -253,7 +297,7 @@ static void reduce(nd_sim *s)
         const nd_bucket *b = &s->c->mem.buckets.v[j];
         if (b->frozen)
             continue;
-        if (nd_tied_stages(m, b))
+        if (nd_tied_devices(m, b))
             all_reduce(s, j, pipe_bit(m));
         all_reduce(s, j, b->sum & ~b->zero & ~pipe_bit(m));
         all_reduce(s, j, b->sum & b->zero);
@@ -265,10 +309,10 @@ static bool counts(const nd_sim *s, const nd_bucket *b, int rank)
 {
     const nd_module *m = s->c->m;
     uint32_t split = b->cut | b->zero | pipe_bit(m);
-    uint32_t tied = nd_tied_stages(m, b);
+    uint32_t tied = nd_tied_devices(m, b);
     int coord[ND_MAX_MESH];
     nd_mesh_coords(&m->mesh, rank, coord);
-    if (tied & ((1u << nd_stage_of(m, rank)) - 1))
+    if (tied & ((1u << nd_device_of(m, rank)) - 1))
         return false;
     for (int i = 0; i < m->mesh.n; i++)
         if (i != m->mesh.micro && !(split >> i & 1) && coord[i])
@@ -323,10 +367,12 @@ bool nd_sim_step(nd_sim *s, const nd_eval_options *inputs, const nd_sgd *g)
 {
     nd_module *m = s->c->m;
     nd_piece **held = ND_NEWN(s->a, nd_piece *, m->params.n);
+    int n = m->program->nstages * s->nranks;
     for (int i = 0; i < m->params.n; i++) {
-        held[i] = ND_NEWN(s->a, nd_piece, s->nranks);
-        for (int r = 0; r < s->nranks; r++)
-            held[i][r] = nd_sim_weight(s, m->params.v[i], r);
+        held[i] = ND_NEWN(s->a, nd_piece, n);
+        for (int k = 0; k < n; k++)
+            held[i][k] = nd_sim_weight(s, m->params.v[i], k % s->nranks,
+                                       k / s->nranks);
     }
     nd_eval_options o = *inputs;
     o.held = held;

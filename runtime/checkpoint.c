@@ -80,8 +80,9 @@ int ndrt_states_of(const ndrt_train *t, const ndrt_param *q)
 /* Where the parameter's weights (0), or its state, lie. */
 float *ndrt_tensor_at(const ndrt_rank *r, int param, int kind)
 {
-    const ndrt_stage *stage = &r->program->stages[r->stage];
-    size_t at = kind ? stage->grads[param] : stage->weights[param];
+    const ndrt_program *p = r->program;
+    size_t at = kind ? ndrt_grads_at(p, r->device, param)
+                     : ndrt_weights_at(p, r->device, param);
 
     return (float *)(void *)(r->arena + at);
 }
@@ -96,11 +97,11 @@ static float *state_at(const ndrt_rank *r, const ndrt_place *pl, int kind)
 /* From state to gradients, and back. */
 ndrt_status ndrt_show_state(ndrt_rank *r, int kind)
 {
-    const ndrt_stage *stage = &r->program->stages[r->stage];
+    const ndrt_device *here = ndrt_here(r);
     ndrt_status s = NDRT_OK;
 
-    for (int i = 0; i < stage->nplaces && s == NDRT_OK; i++) {
-        const ndrt_place *pl = &stage->places[i];
+    for (int i = 0; i < here->nplaces && s == NDRT_OK; i++) {
+        const ndrt_place *pl = &here->places[i];
         const float *x = state_at(r, pl, kind);
         float *g = (float *)(void *)(r->arena + pl->grads);
         size_t from, n;
@@ -115,10 +116,10 @@ ndrt_status ndrt_show_state(ndrt_rank *r, int kind)
 
 void ndrt_take_state(ndrt_rank *r, int kind)
 {
-    const ndrt_stage *stage = &r->program->stages[r->stage];
+    const ndrt_device *here = ndrt_here(r);
 
-    for (int i = 0; i < stage->nplaces; i++) {
-        const ndrt_place *pl = &stage->places[i];
+    for (int i = 0; i < here->nplaces; i++) {
+        const ndrt_place *pl = &here->places[i];
         float *x = state_at(r, pl, kind);
         const float *g = (const float *)(const void *)(r->arena + pl->grads);
         size_t from, n;

@@ -65,13 +65,14 @@ ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s)
     return ndrt_fail(r, s, "%s", r->state->comm->error);
 }
 
-static bool is_member(const ndrt_rank *r, int q, uint32_t mask, uint32_t stages)
+static bool is_member(const ndrt_rank *r, int q, uint32_t mask,
+                      uint32_t devices)
 {
     const ndrt_program *p = r->program;
 
     for (int a = 0; a < p->nmesh; a++) {
-        if (stages && a == p->pipe) {
-            if (!(stages >> ndrt_coord(p, q, a) & 1))
+        if (devices && a == p->pipe) {
+            if (!(devices >> ndrt_coord(p, q, a) & 1))
                 return false;
         } else if (!(mask >> a & 1) &&
                    ndrt_coord(p, q, a) != r->state->coord[a]) {
@@ -82,7 +83,7 @@ static bool is_member(const ndrt_rank *r, int q, uint32_t mask, uint32_t stages)
 }
 
 ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
-                            uint32_t stages)
+                            uint32_t devices)
 {
     ndrt_comm *c = r->state->comm;
     int *ranks = malloc((size_t)c->size * sizeof *ranks);
@@ -94,7 +95,7 @@ ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
     for (int q = 0; q < c->size; q++) {
         if (q == c->rank)
             g->me = g->n;
-        if (is_member(r, q, mask, stages))
+        if (is_member(r, q, mask, devices))
             ranks[g->n++] = q;
     }
     return g->n > 1 ? ndrt_comm_check(r, c->ops->group(c, g)) : NDRT_OK;
@@ -310,10 +311,11 @@ void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
     int64_t off;
 
     for (int i = 0; i < g->n; i++)
-        ndrt_extent_of(r->program, extent, g->ranks[i], r->mb, &off, &n[i]);
+        ndrt_extent_of(r->program, extent, g->ranks[i], r->stage, r->mb, &off,
+                       &n[i]);
 }
 
-/* The rank with this one's coordinates on another stage. */
+/* The rank with this one's coordinates on another stage's device. */
 static int peer(const ndrt_rank *r, int stage)
 {
     const ndrt_program *p = r->program;
@@ -321,7 +323,7 @@ static int peer(const ndrt_rank *r, int stage)
 
     for (int a = p->pipe + 1; a < p->nmesh; a++)
         step *= p->mesh_size[a];
-    return r->rank + (stage - r->stage) * step;
+    return r->rank + (p->stages[stage].device - r->device) * step;
 }
 
 void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes)

@@ -57,17 +57,6 @@ static ndrt_status wrong(const maker *m, const sched *s, const sched_error *e)
 
 /* ---- what the program has --------------------------------------------- */
 
-static int devices(const ndrt_program *p)
-{
-    return p->pipe < 0 ? 1 : p->mesh_size[p->pipe];
-}
-
-static int device_of(const ndrt_program *p, int stage)
-{
-    (void)p;
-    return stage;
-}
-
 static uint8_t *crossings(const ndrt_program *p)
 {
     uint8_t *cross = calloc((size_t)p->nstages, 1);
@@ -90,19 +79,19 @@ static bool is_split(const ndrt_program *p)
 }
 
 /* The rows that the compiler wrote. */
-static sched *own_schedule(const ndrt_program *p)
+static ndrt_status own_schedule(const maker *m)
 {
-    sched *s = sched_new("", p->nstages, p->nstages, p->nmicro, SCHED_LOOP);
+    sched_text rows = {0};
+    sched_error e = {.text = "out of memory"};
 
-    for (int d = 0; s && d < p->nstages; d++) {
-        const ndrt_stage *stage = &p->stages[d];
-        for (int i = 0; i < stage->nactions; i++)
-            sched_push(s, d, (sched_op)stage->actions[i].kind, d,
-                       stage->actions[i].mb);
-    }
-    if (s)
-        s->lowered = true;
-    return s;
+    for (int d = 0; d < m->p->ndevices; d++)
+        sched_put(&rows, "%s\n", m->p->schedule[d]);
+    m->c->sched = sched_read(rows.s, rows.n, m->p->schedule_name, &e);
+    free(rows.s);
+    if (!m->c->sched)
+        return refuse(m, NDRT_EINTERNAL, "the schedule: %s", e.text);
+    m->c->sched->lowered = true;
+    return NDRT_OK;
 }
 
 /* ---- another one ------------------------------------------------------- */
@@ -137,7 +126,7 @@ static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
     const ndrt_program *p = m->p;
     int64_t micro = m->config->microbatches ? m->config->microbatches
                                             : p->nmicro;
-    int n = devices(p), have = p->nstages / n;
+    int n = p->ndevices, have = p->nstages / n;
     sched_error e = {.rank = -1};
 
     if (kind == SCHED_KIND_AUTO)
@@ -181,16 +170,16 @@ static ndrt_status check_place(const maker *m)
     const sched *s = m->c->sched;
     const char *name = m->config->schedule;
 
-    if (s->ranks != devices(m->p) || s->stages != m->p->nstages)
+    if (s->ranks != m->p->ndevices || s->stages != m->p->nstages)
         return refuse(m, NDRT_EUSAGE, "--schedule %s has %d stages on %d "
                       "ranks, the program %d on %d", name, s->stages, s->ranks,
-                      m->p->nstages, devices(m->p));
+                      m->p->nstages, m->p->ndevices);
     for (int i = 0; i < s->stages; i++)
-        if (s->rank_of[i] != device_of(m->p, i))
+        if (s->rank_of[i] != m->p->stages[i].device)
             return refuse(m, NDRT_EUSAGE, "--schedule %s has stage %d on rank "
                           "%d, the program on %d: compile it with such a "
                           "schedule", name, i, s->rank_of[i],
-                          device_of(m->p, i));
+                          m->p->stages[i].device);
     return NDRT_OK;
 }
 
@@ -224,8 +213,8 @@ static void piece_sizes(const ndrt_program *p, int extent, int64_t *most,
 {
     int64_t off;
 
-    ndrt_extent_of(p, extent, 0, 0, &off, most);
-    ndrt_extent_of(p, extent, ndrt_mesh_ranks(p) - 1, p->nmicro - 1, &off,
+    ndrt_extent_of(p, extent, 0, 0, 0, &off, most);
+    ndrt_extent_of(p, extent, ndrt_mesh_ranks(p) - 1, 0, p->nmicro - 1, &off,
                    least);
 }
 
@@ -291,7 +280,7 @@ static bool set_slots(ndrt_course *c)
     c->slots = calloc((size_t)c->sched->stages, sizeof *c->slots);
     for (int s = 0; c->slots && s < c->sched->stages; s++)
         for (int i = 0; i < SCHED_NSPANS; i++)
-            c->slots[s][i] = c->program.stages[s].slots;
+            c->slots[s][i] = sched_slots(c->sched, s, (sched_span)i);
     return c->slots;
 }
 
@@ -320,8 +309,8 @@ ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
     if (config->schedule || (config->microbatches &&
                              config->microbatches != p->nmicro))
         s = make_other(&m);
-    else if (!(c->sched = own_schedule(p)))
-        s = no_memory(&m);
+    else
+        s = own_schedule(&m);
     if (s == NDRT_OK && (!set_slots(c) || !set_needs(c)))
         s = no_memory(&m);
     return s;

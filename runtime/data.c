@@ -36,7 +36,7 @@ int64_t ndrt_step_tokens(const ndrt_program *p)
 
 void *ndrt_input(const ndrt_rank *r, int input)
 {
-    size_t at = r->program->stages[r->stage].inputs[input];
+    size_t at = ndrt_here(r)->inputs[input];
 
     return at == NDRT_NONE ? NULL : r->arena + at;
 }

@@ -19,7 +19,7 @@ enum { DEFAULT_EVAL_BATCHES = 8 };
 double ndrt_loss_share(const ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
-    size_t at = p->stages[r->stage].loss;
+    size_t at = ndrt_here(r)->loss;
 
     if (at == NDRT_NONE)
         return 0.0;
@@ -60,7 +60,8 @@ static void add_output(ndrt_rank *r, int output, double sum[2])
 {
     const ndrt_program *p = r->program;
     const ndrt_tensor *t = &p->outputs[output];
-    const char *x = r->arena + p->stages[r->stage].outputs[output];
+    ndrt_spot at = p->stages[r->stage].outputs[output];
+    const char *x = r->room[at.room] + at.at;
     int64_t rows = r->state->tally_rows;
     ndrt_walk w = ndrt_walk_tensor(p, r->rank, t, r->mb);
     int sample = 0;
@@ -87,7 +88,7 @@ void ndrt_tally(ndrt_rank *r)
 
     for (int k = 0; k < t->nmetrics; k++) {
         int o = t->metrics[k];
-        if (stage->outputs[o] != NDRT_NONE && speaks(r, &p->outputs[o]))
+        if (stage->outputs[o].at != NDRT_NONE && speaks(r, &p->outputs[o]))
             add_output(r, o, r->state->tally + 2 * k);
     }
 }

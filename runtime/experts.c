@@ -96,7 +96,7 @@ static void sort_rows(job *j, const ndrt_rows *rows, const int32_t *id)
 static job start(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
                  size_t y_width, const int32_t *id)
 {
-    const ndrt_stage *st = &r->program->stages[r->stage];
+    const ndrt_device *st = ndrt_here(r);
     char *room = r->arena + st->scratch;
     size_t width = g->width == NDRT_W32 ? 4 : 2;
     job j = {.r = r, .g = g, .width = width};

@@ -78,19 +78,26 @@ static void fill(ndrt_rank *r, const generator *g, const unsigned char *text,
     }
 }
 
+/* The stage whose output it is. */
+static int stage_of(const ndrt_program *p, int output)
+{
+    int s = 0;
+
+    while (p->stages[s].outputs[output].at == NDRT_NONE)
+        s++;
+    return s;
+}
+
 /* Does this rank speak for its piece of the output? */
 static bool owns_output(const ndrt_rank *r, const ndrt_tensor *out, int output)
 {
     const ndrt_program *p = r->program;
     uint32_t cut = ndrt_cut_mask(p, out->extent, out->naxes);
 
-    for (int s = 0; s < r->stage; s++)
-        if (p->stages[s].outputs[output] != NDRT_NONE)
-            return false;
     for (int a = 0; a < p->nmesh; a++)
         if (a != p->pipe && !(cut >> a & 1) && r->state->coord[a] != 0)
             return false;
-    return p->stages[r->stage].outputs[output] != NDRT_NONE;
+    return p->stages[stage_of(p, output)].device == r->device;
 }
 
 /* Logits of row 0 at position `pos`, whole, on all ranks. Each element comes
@@ -99,13 +106,14 @@ static ndrt_status collect(ndrt_rank *r, const generator *g, int64_t pos)
 {
     const ndrt_program *p = r->program;
     const ndrt_tensor *out = &p->outputs[g->logits];
-    const ndrt_stage *stage = &p->stages[r->stage];
+    int stage = stage_of(p, g->logits);
     ndrt_comm *c = r->state->comm;
 
     memset(g->scores, 0, (size_t)g->nvocab * sizeof *g->scores);
     if (owns_output(r, out, g->logits)) {
+        ndrt_spot where = p->stages[stage].outputs[g->logits];
         const float *x = (const float *)(const void *)(
-            r->arena + stage->outputs[g->logits]);
+            ndrt_room(r, stage, where.room) + where.at);
         ndrt_walk w = ndrt_walk_tensor(p, r->rank, out, 0);
         while (ndrt_walk_next(&w)) {
             for (int64_t j = 0; j < w.length; j++) {

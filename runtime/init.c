@@ -60,13 +60,13 @@ float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
 void ndrt_init_params(ndrt_rank *r, uint64_t seed)
 {
     const ndrt_program *p = r->program;
-    const ndrt_stage *stage = &p->stages[r->stage];
 
     for (int i = 0; i < p->nparams; i++) {
         const ndrt_param *q = &p->params[i];
-        if (stage->weights[i] == NDRT_NONE)
+        size_t at = ndrt_weights_at(p, r->device, i);
+        if (at == NDRT_NONE)
             continue;
-        float *x = (float *)(void *)(r->arena + stage->weights[i]);
+        float *x = (float *)(void *)(r->arena + at);
         uint32_t stream = ndrt_stream(q->name);
         ndrt_walk w = ndrt_walk_param(p, r->rank, i, -1);
         while (ndrt_walk_next(&w))

@@ -85,20 +85,16 @@ static ndrt_status load_tensor(ndrt_rank *r, source *from, int param,
 static ndrt_status load_param(ndrt_rank *r, source *from, int param, int kind)
 {
     const ndrt_program *p = r->program;
-    const ndrt_param *q = &p->params[param];
-    int64_t off, n, inner;
+    ndrt_status s = NDRT_OK;
 
-    if (!q->nlayers)
+    if (!p->params[param].nlayers)
         return load_tensor(r, from, param, -1, kind);
-    /* only the first of them may be cut: by the pipeline */
-    ndrt_extent_of(p, q->extent[0], r->rank, 0, &off, &n);
-    inner = ndrt_layer_count(p, param) / p->extents[q->extent[0]].size;
-    for (int64_t i = off * inner; i < (off + n) * inner; i++) {
-        ndrt_status s = load_tensor(r, from, param, i, kind);
-        if (s != NDRT_OK)
-            return s;
+    for (int64_t i = 0; i < ndrt_layer_count(p, param) && s == NDRT_OK; i++) {
+        ndrt_walk w = ndrt_walk_param(p, r->rank, param, i);
+        if (ndrt_walk_next(&w))
+            s = load_tensor(r, from, param, i, kind);
     }
-    return NDRT_OK;
+    return s;
 }
 
 static ndrt_status load_counts(ndrt_rank *r, source *from, int64_t counts[2])
@@ -126,7 +122,7 @@ static ndrt_status load_kind(ndrt_rank *r, source *from, int kind)
     ndrt_status s = NDRT_OK;
 
     for (int i = 0; i < p->nparams && s == NDRT_OK; i++)
-        if (p->stages[r->stage].weights[i] != NDRT_NONE &&
+        if (ndrt_weights_at(p, r->device, i) != NDRT_NONE &&
             kind <= ndrt_states_of(t, &p->params[i]) &&
             (from->all || p->params[i].load))
             s = load_param(r, from, i, kind);

@@ -251,13 +251,13 @@ void ndrt_banner(ndrt_rank *r, bool local)
     if (threads > 1)
         fprintf(stderr, ", %d threads per rank", threads);
     fputc('\n', stderr);
-    for (int s = 0; s < p->nstages; s++) {
-        ndrt_bytes(text, p->stages[s].arena_bytes);
+    for (int d = 0; d < p->ndevices; d++) {
+        size_t bytes = ndrt_arena_bytes(r->state->course, d);
+        ndrt_bytes(text, bytes);
         fprintf(stderr, "%s: ", p->name);
-        if (p->nstages > 1)
-            fprintf(stderr, "stage %d: ", s);
-        fprintf(stderr, "arena %s per rank (%zu bytes)\n", text,
-                p->stages[s].arena_bytes);
+        if (p->ndevices > 1)
+            fprintf(stderr, "device %d: ", d);
+        fprintf(stderr, "arena %s per rank (%zu bytes)\n", text, bytes);
     }
     if (r->state->comm->cpus == 0)
         fprintf(stderr, "%s: note: there are more ranks than CPUs\n",

@@ -35,12 +35,12 @@ struct ndrt_lane {
 
 static const sched_row *row_of(const ndrt_rank *r)
 {
-    return &r->state->course->sched->row[r->state->device];
+    return &r->state->course->sched->row[r->device];
 }
 
 static const int *needs_of(const ndrt_rank *r)
 {
-    return r->state->course->needs[r->state->device];
+    return r->state->course->needs[r->device];
 }
 
 /* ---- one action -------------------------------------------------------- */
@@ -207,7 +207,7 @@ static bool make_double(ndrt_lane *l, const ndrt_rank *r, ndrt_comm *comm)
     l->rank = *r;
     l->rank.state = &l->state;
     l->state = (ndrt_state){.config = st->config, .comm = comm,
-                            .course = st->course, .device = st->device,
+                            .course = st->course, .rooms = st->rooms,
                             .fail_at = st->fail_at,
                             .jitter = ndrt_jitter_new(~r->rank)};
     memcpy(l->state.coord, st->coord, sizeof st->coord);

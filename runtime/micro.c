@@ -33,7 +33,7 @@ ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *))
     float before = *loss;
     *loss = 0.0f;
     ndrt_status s = ndrt_call(r, f);
-    note[r->mb] = ndrt_loss_share(r);
+    note[r->mb] += ndrt_loss_share(r);     /* 0 of stages without the loss */
     *loss += before;
     return s;
 }

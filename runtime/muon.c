@@ -46,7 +46,7 @@ static uint32_t matrix_cut(const ndrt_program *p, int param)
 static bool is_here(const ndrt_rank *r, int param)
 {
     return r->program->params[param].muon &&
-           r->program->stages[r->stage].weights[param] != NDRT_NONE;
+           ndrt_weights_at(r->program, r->device, param) != NDRT_NONE;
 }
 
 /* The first parameter here that is cut in the same way: its group serves. */
@@ -97,6 +97,7 @@ static ndrt_walk walk_piece(const ndrt_program *p, int rank, int param)
     size_t bytes = (size_t)(w.naxes - lead) * sizeof *w.off;
 
     w.naxes -= lead;
+    w.piped = -1;                 /* it leads */
     memmove(w.off, w.off + lead, bytes);
     memmove(w.n, w.n + lead, bytes);
     memmove(w.cap, w.cap + lead, bytes);
@@ -203,19 +204,19 @@ static ndrt_status update_matrix(ndrt_rank *r, int param, const ndrt_rule *u,
 
 static ndrt_status make_room(ndrt_rank *r, int param, room *k)
 {
-    const ndrt_stage *stage = &r->program->stages[r->stage];
+    const ndrt_device *here = ndrt_here(r);
     const ndrt_param *q = &r->program->params[param];
     const ndrt_group *g = ndrt_whole_group(r, param);
     int64_t less = q->fan_in < q->fan_out ? q->fan_in : q->fan_out;
     int64_t n = up16(q->fan_in * q->fan_out), nn = up16(less * less);
 
-    k->x = (float *)(void *)(r->arena + stage->work);
+    k->x = (float *)(void *)(r->arena + here->work);
     k->y = k->x + n;
     k->a = k->y + n;
     k->b = k->a + nn;
     k->pieces = k->b + nn;
     int64_t all = 2 * (n + nn) + (g ? g->n * piece_floats(q) : 0);
-    if ((size_t)all * sizeof(float) > stage->work_bytes)
+    if ((size_t)all * sizeof(float) > here->work_bytes)
         return ndrt_fail(r, NDRT_EINTERNAL, "no room for the matrices of %s",
                          q->name);
     return NDRT_OK;
@@ -223,9 +224,8 @@ static ndrt_status make_room(ndrt_rank *r, int param, room *k)
 
 static ndrt_status update_param(ndrt_rank *r, int param, const ndrt_rule *u)
 {
-    const ndrt_stage *stage = &r->program->stages[r->stage];
-    float *w = (float *)(void *)(r->arena + stage->weights[param]);
-    const float *d = (float *)(void *)(r->arena + stage->grads[param]);
+    float *w = ndrt_tensor_at(r, param, 0);
+    const float *d = ndrt_tensor_at(r, param, 1);
     int64_t n = piece_floats(&r->program->params[param]);
     ndrt_walk list = walk_list(r, param);
     room k;

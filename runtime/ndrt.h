@@ -45,8 +45,8 @@ enum { NDRT_MICRO = 0x7f };
 
 /* How one axis is cut: rank r holds [off, off + n) of [0, size). Cuts apply
  * major first; a piece's first parts are one longer where sizes do not divide.
- * `bounds`, if set, replaces the even split over cut[0] (pipeline stages):
- * coordinate c holds [bounds[c], bounds[c + 1]). */
+ * `bounds`, if set, replaces the even split over cut[0] (the pipeline): stage s
+ * has [bounds[s], bounds[s + 1]), and a rank those of its stages. */
 typedef struct ndrt_extent {
     const char *name;             /* "batch/dp", for messages */
     int64_t size;
@@ -61,8 +61,9 @@ typedef enum {
 } ndrt_init;
 
 /* A trained tensor. Stored row-major with the *largest* local size of every
- * axis as its stride, so offsets are the same on all ranks of a stage; the
- * elements past a short rank's own size stay zero. */
+ * axis as its stride, so offsets are the same on all ranks of a device; the
+ * elements past a short rank's own size stay zero. Where stages cut an axis,
+ * the iterations of a device's stages follow each other. */
 typedef struct ndrt_param {
     const char *name;             /* "layers.attn.q.w" */
     int naxes;
@@ -75,7 +76,7 @@ typedef struct ndrt_param {
     double init_arg;
     int64_t fan_in, fan_out;
     bool decay, frozen;
-    uint32_t stages;              /* bit s: stage s holds it */
+    uint32_t devices;             /* bit d: device d holds it */
     bool muon;                    /* updated as matrices [fan_in, fan_out], one
                                      per index of its first `lead` axes */
     int lead;
@@ -93,7 +94,7 @@ typedef struct ndrt_bucket {
     uint32_t cut;                 /* mesh axes that cut the parameters */
     uint32_t zero;                /* mesh axis (one bit) that partitions the
                                      state (ZeRO-1), or 0; n divides evenly */
-    uint32_t stages;              /* stages that hold it; more than one: tied */
+    uint32_t devices;             /* that hold it; more than one: tied */
     bool decay, frozen, muon;
 } ndrt_bucket;
 
@@ -107,37 +108,50 @@ typedef enum {
     NDRT_NACTIONS
 } ndrt_action_kind;
 
-typedef struct ndrt_action {
-    unsigned char kind;
-    int mb;
-} ndrt_action;
-
-/* Where a bucket lies in a stage's arena (bytes from its start). The state
+/* Where a bucket lies in a device's arena (bytes from its start). The state
  * ranges have n floats, or n / size(zero) when partitioned. */
 typedef struct ndrt_place {
     int bucket;
     size_t weights, grads, state1, state2;
 } ndrt_place;
 
-typedef struct ndrt_stage {
-    size_t arena_bytes;
+/* Rooms of the arena. The first is there once. The others are arrays of slots,
+ * of which each microbatch in flight has one, for what a stage keeps of it: as
+ * the spans of schedule/sched.h, until I, until W, from I to W. */
+enum { NDRT_FIXED, NDRT_UNTIL_I, NDRT_UNTIL_W, NDRT_I_TO_W, NDRT_NROOMS };
+
+typedef struct ndrt_spot {
+    int room;
+    size_t at;                    /* bytes; NDRT_NONE: not here */
+} ndrt_spot;
+
+/* One place along the pipeline. It runs one stage or several, and its ranks
+ * hold the parameters of all of them, each once. */
+typedef struct ndrt_device {
+    size_t fixed_bytes;           /* of the arena; then its stages' slots */
     int nplaces;
-    const ndrt_place *places;     /* buckets on this stage, ascending */
-    const size_t *weights;        /* per program param: byte offset, or
+    const ndrt_place *places;     /* buckets on this device, ascending */
+    const size_t *inputs;         /* per program input: byte offset, or
                                      NDRT_NONE */
-    const size_t *grads;
-    const size_t *inputs;         /* per program input, likewise */
-    const size_t *outputs;        /* per program output, likewise */
     size_t loss;                  /* float: sum of the microbatch losses of
                                      this rank; NDRT_NONE if not here */
     size_t work, work_bytes;      /* for muon: room that nothing else needs
                                      between two steps */
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
+} ndrt_device;
+
+/* run[NDRT_B] is always there; I and W, if gradients of inputs and of weights
+ * can be taken apart. Where the stage before is on the same device, RECV_F
+ * copies from its slot just before F and SEND_B to it just after B or I. */
+typedef struct ndrt_stage {
+    int device;
+    size_t slot_bytes[NDRT_NROOMS - 1];
+    const size_t *weights;        /* per program param: where the part that the
+                                     stage has begins, or NDRT_NONE */
+    const size_t *grads;
+    const ndrt_spot *outputs;     /* per program output */
     void (*pre)(ndrt_rank *);     /* once per step, whole local batch */
     void (*run[NDRT_NACTIONS])(ndrt_rank *);   /* at rank->mb */
-    int nactions;
-    const ndrt_action *actions;   /* a whole step, in order */
-    int slots;                    /* microbatches in flight */
     bool again;                   /* forward runs once more before backward,
                                      which finds what it reads there */
 } ndrt_stage;
@@ -214,8 +228,12 @@ typedef struct ndrt_program {
     const ndrt_range *ranges;     /* per input, or NULL: nothing is checked */
     int noutputs;
     const ndrt_tensor *outputs;   /* value of the current microbatch */
+    int ndevices;
+    const ndrt_device *devices;
     int nstages;
     const ndrt_stage *stages;
+    const char *schedule_name;    /* "1f1b" */
+    const char *const *schedule;  /* a row per device: "0F0 0SEND_F0 ..." */
     int ngroups;
     const uint32_t *groups;       /* mesh masks used by collectives; the
                                      index is the group argument below */
@@ -228,10 +246,12 @@ typedef struct ndrt_program {
 
 struct ndrt_rank {
     char *arena;
+    char *room[NDRT_NROOMS];      /* at this stage and microbatch */
     const int64_t *off, *n;       /* per extent: first global index, length;
-                                     those cut by NDRT_MICRO follow `mb` */
-    int rank, stage;
-    int mb, slot;                 /* microbatch; mb % stage->slots */
+                                     those cut by NDRT_MICRO follow `mb`, those
+                                     cut in stages `stage` */
+    int rank, device;
+    int stage, mb;                /* what is running */
     int64_t step;
     uint64_t seed;
     bool training;                /* dropout on */
@@ -369,7 +389,10 @@ void ndrt_start_shift_ring(ndrt_rank *r, int ticket, int group, int by,
                            const void *x, void *y, size_t bytes);
 void ndrt_wait(ndrt_rank *r, int ticket);
 
-/* Rendezvous with the same rank of stage `stage` (same other coordinates).
+/* The room of another stage of this device, at the same microbatch. */
+char *ndrt_room(const ndrt_rank *r, int stage, int room);
+
+/* Rendezvous with the rank that runs stage `stage` (same other coordinates).
  * Blocks until the peer has taken, or given, the bytes. */
 void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes);
 void ndrt_recv(ndrt_rank *r, int stage, void *x, size_t bytes);

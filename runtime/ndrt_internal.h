@@ -75,9 +75,11 @@ typedef struct ndrt_step_line {
 
 typedef struct ndrt_state {
     const ndrt_config *config;
+    const ndrt_course *course;
     ndrt_comm *comm;
     int coord[NDRT_MAX_MESH];
     int64_t *off, *n;             /* what rank->off and rank->n point to */
+    size_t (*rooms)[SCHED_NSPANS];   /* by stage: where its slots begin */
     ndrt_group world;
     ndrt_group *groups;           /* per program group */
     ndrt_group *sum, *zero, *tied;   /* per bucket; n is 0 if not needed */
@@ -95,8 +97,6 @@ typedef struct ndrt_state {
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_air *air;                /* NULL: no call is ever in flight */
-    const ndrt_course *course;    /* what the run follows */
-    int device;                   /* place along the pipeline: a row of it */
     ndrt_lane *lane;              /* NULL: the rank moves its messages */
     ndrt_jitter jitter;
     ndrt_trace *trace;            /* NULL: no time is taken */
@@ -118,7 +118,7 @@ typedef struct ndrt_state {
 
 /* ---- experts.c -------------------------------------------------------- */
 
-/* So many bytes of a stage's scratch, in whole cache lines; the caller sees to
+/* So many bytes of a device's scratch, in whole cache lines; the caller sees to
  * it that they are there. */
 void *ndrt_take(char **room, size_t bytes);
 int64_t ndrt_count_rows(const ndrt_rows *rows);
@@ -201,22 +201,23 @@ void ndrt_trace_free(ndrt_rank *r);
 
 int ndrt_mesh_ranks(const ndrt_program *p);
 int ndrt_coord(const ndrt_program *p, int rank, int axis);
-int ndrt_stage_of(const ndrt_program *p, int rank);
-void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
-                    int64_t *off, int64_t *n);
+int ndrt_device_of(const ndrt_program *p, int rank);
+void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int stage,
+                    int mb, int64_t *off, int64_t *n);
 bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
-void ndrt_set_microbatch(ndrt_rank *r, int mb);
 /* Mesh axes that cut one of the extents. */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
 /* Groups: every rank calls it, before anything that may fail on one alone. */
 ndrt_status ndrt_open_groups(ndrt_rank *r);
-ndrt_status ndrt_make_arena(ndrt_rank *r);
+/* What the rank's device has and needs. */
+const ndrt_device *ndrt_here(const ndrt_rank *r);
+/* Where a parameter or its gradient lies on a device; NDRT_NONE: nowhere. */
+size_t ndrt_weights_at(const ndrt_program *p, int device, int param);
+size_t ndrt_grads_at(const ndrt_program *p, int device, int param);
 /* Is `rank` the one that speaks for its piece of the parameter? */
 bool ndrt_owns_param(const ndrt_program *p, int rank, int param);
-/* The lowest stage that holds it. */
-int ndrt_param_stage(const ndrt_program *p, int param);
-/* The stages of a bucket whose copies must be added up; 0: not tied. */
-uint32_t ndrt_tied_stages(const ndrt_program *p, int bucket);
+/* The devices of a bucket whose copies must be added up; 0: not tied. */
+uint32_t ndrt_tied_devices(const ndrt_program *p, int bucket);
 /* Is axis `a` of the tensor the sample axis? */
 bool ndrt_is_sample(const ndrt_program *p, const ndrt_tensor *t, int a);
 
@@ -228,6 +229,10 @@ typedef struct ndrt_walk {
     int64_t off[NDRT_MAX_RANK], n[NDRT_MAX_RANK];
     int64_t cap[NDRT_MAX_RANK], size[NDRT_MAX_RANK];
     int64_t i[NDRT_MAX_RANK];
+    const ndrt_program *p;
+    int device, piped;            /* the axis that stages cut: of it the device
+                                     has a run per stage; or -1 */
+    const int64_t *bounds;        /* of the stages along it */
     int64_t base;                 /* added to local */
     bool started;
     int64_t local, global, length;
@@ -240,6 +245,12 @@ ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
 ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
                            const ndrt_tensor *t, int mb);
 bool ndrt_walk_next(ndrt_walk *w);
+
+/* ---- cell.c: the stage and the microbatch that run ---------------------- */
+
+void ndrt_set_cell(ndrt_rank *r, int stage, int mb);
+size_t ndrt_arena_bytes(const ndrt_course *c, int device);
+ndrt_status ndrt_make_arena(ndrt_rank *r);
 
 /* ---- replicas.c --------------------------------------------------------- */
 
@@ -274,9 +285,9 @@ void ndrt_leave(ndrt_rank *r, ndrt_status s);
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
 /* Bytes between any members of a program's group; returns when all is there. */
 void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e);
-/* Members of a mesh mask, or of a stage set along the pipeline axis. */
+/* Members of a mesh mask, or of a set of devices along the pipeline axis. */
 ndrt_status ndrt_group_open(ndrt_rank *r, ndrt_group *g, uint32_t mask,
-                            uint32_t stages);
+                            uint32_t devices);
 void ndrt_group_free(ndrt_group *g);
 
 /* ---- gemm.c ----------------------------------------------------------- */
@@ -471,7 +482,7 @@ int64_t ndrt_step_tokens(const ndrt_program *p);   /* unique ones */
 /* Is v, at offset `where` of the file, an id that the input may hold? */
 ndrt_status ndrt_check_id(ndrt_rank *r, const ndrt_source *f, int input,
                           int64_t v, int64_t where);
-void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not on the stage */
+void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not here */
 ndrt_status ndrt_windows_open(ndrt_rank *r, ndrt_source *f);
 ndrt_status ndrt_windows_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_source *f);

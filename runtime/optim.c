@@ -3,7 +3,7 @@
  * Per bucket, in the order that every rank follows:
  *   1. over `zero` gradients are reduced and scattered: each rank keeps the
  *      part of the flat range whose optimizer state it owns,
- *   2. copies on several pipeline stages add that part,
+ *   2. copies on several devices of a pipeline add that part,
  *   3. it is added up over the other mesh axes that it is pending over,
  *   4. the part is updated, 5. the new weights are gathered over `zero`.
  * The updates themselves are in optim_rules.c; muon.c has its own steps 4, 5.
@@ -110,11 +110,11 @@ ndrt_status ndrt_gather_parts(ndrt_rank *r, int bucket, float *x)
 ndrt_status ndrt_reduce_grads(ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
-    const ndrt_stage *stage = &p->stages[r->stage];
+    const ndrt_device *here = ndrt_here(r);
     ndrt_status s = NDRT_OK;
 
-    for (int i = 0; i < stage->nplaces && s == NDRT_OK; i++) {
-        const ndrt_place *pl = &stage->places[i];
+    for (int i = 0; i < here->nplaces && s == NDRT_OK; i++) {
+        const ndrt_place *pl = &here->places[i];
         const ndrt_bucket *b = &p->buckets[pl->bucket];
         if (b->frozen)
             continue;
@@ -139,9 +139,9 @@ static bool counts(const ndrt_rank *r, int bucket)
 {
     const ndrt_program *p = r->program;
     const ndrt_bucket *b = &p->buckets[bucket];
-    uint32_t split = b->cut | b->zero, tied = ndrt_tied_stages(p, bucket);
+    uint32_t split = b->cut | b->zero, tied = ndrt_tied_devices(p, bucket);
 
-    if (tied && (tied & ((1u << r->stage) - 1)))
+    if (tied && (tied & ((1u << r->device) - 1)))
         return false;
     for (int a = 0; a < p->nmesh; a++)
         if (a != p->pipe && !(split >> a & 1) && r->state->coord[a] != 0)
@@ -152,11 +152,11 @@ static bool counts(const ndrt_rank *r, int bucket)
 double ndrt_square_norm(const ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
-    const ndrt_stage *stage = &p->stages[r->stage];
+    const ndrt_device *here = ndrt_here(r);
     double total = 0.0;
 
-    for (int i = 0; i < stage->nplaces; i++) {
-        const ndrt_place *pl = &stage->places[i];
+    for (int i = 0; i < here->nplaces; i++) {
+        const ndrt_place *pl = &here->places[i];
         const ndrt_bucket *b = &p->buckets[pl->bucket];
         size_t from, n;
         if (b->frozen || !counts(r, pl->bucket))
@@ -210,12 +210,12 @@ static ndrt_status update_bucket(ndrt_rank *r, const ndrt_place *pl,
 
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr)
 {
-    const ndrt_stage *stage = &r->program->stages[r->stage];
+    const ndrt_device *here = ndrt_here(r);
     ndrt_status s = NDRT_OK;
 
     r->state->updates++;
-    for (int i = 0; i < stage->nplaces && s == NDRT_OK; i++)
-        if (!r->program->buckets[stage->places[i].bucket].frozen)
-            s = update_bucket(r, &stage->places[i], scale, lr);
+    for (int i = 0; i < here->nplaces && s == NDRT_OK; i++)
+        if (!r->program->buckets[here->places[i].bucket].frozen)
+            s = update_bucket(r, &here->places[i], scale, lr);
     return s;
 }

@@ -1,5 +1,4 @@
-/* rank.c - where a rank stands in the mesh, which pieces it holds, and its
- * memory.
+/* rank.c - where a rank stands in the mesh, and which pieces it holds.
  *
  * Rank numbers count the mesh with the last axis fastest. An extent is the
  * piece of one axis: cut by its mesh axes in turn, the first is the major one,
@@ -10,8 +9,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { ARENA_ALIGN = 4096 };
 
 int ndrt_mesh_ranks(const ndrt_program *p)
 {
@@ -29,13 +26,18 @@ int ndrt_coord(const ndrt_program *p, int rank, int axis)
     return rank % p->mesh_size[axis];
 }
 
-int ndrt_stage_of(const ndrt_program *p, int rank)
+int ndrt_device_of(const ndrt_program *p, int rank)
 {
     return p->pipe < 0 ? 0 : ndrt_coord(p, rank, p->pipe);
 }
 
-void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
-                    int64_t *off, int64_t *n)
+const ndrt_device *ndrt_here(const ndrt_rank *r)
+{
+    return &r->program->devices[r->device];
+}
+
+void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int stage,
+                    int mb, int64_t *off, int64_t *n)
 {
     const ndrt_extent *e = &p->extents[extent];
 
@@ -46,8 +48,8 @@ void ndrt_extent_of(const ndrt_program *p, int extent, int rank, int mb,
         int64_t parts = micro ? p->nmicro : p->mesh_size[e->cut[i]];
         int64_t c = micro ? mb : ndrt_coord(p, rank, e->cut[i]);
         if (i == 0 && e->bounds) {
-            *off = e->bounds[c];
-            *n = e->bounds[c + 1] - e->bounds[c];
+            *off = e->bounds[stage];
+            *n = e->bounds[stage + 1] - e->bounds[stage];
             continue;
         }
         int64_t q = *n / parts, rem = *n % parts;
@@ -62,18 +64,6 @@ bool ndrt_follows_micro(const ndrt_extent *e)
         if (e->cut[i] == NDRT_MICRO)
             return true;
     return false;
-}
-
-void ndrt_set_microbatch(ndrt_rank *r, int mb)
-{
-    const ndrt_program *p = r->program;
-    ndrt_state *st = r->state;
-
-    r->mb = mb;
-    r->slot = mb % p->stages[r->stage].slots;
-    for (int e = 0; e < p->nextents; e++)
-        if (ndrt_follows_micro(&p->extents[e]))
-            ndrt_extent_of(p, e, r->rank, mb, &st->off[e], &st->n[e]);
 }
 
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n)
@@ -97,35 +87,56 @@ bool ndrt_is_sample(const ndrt_program *p, const ndrt_tensor *t, int a)
 
 /* ---- parameters ------------------------------------------------------- */
 
-int ndrt_param_stage(const ndrt_program *p, int param)
+/* The first of a device's stages that has the parameter has its beginning. */
+static size_t param_at(const ndrt_program *p, int device, int param, bool grad)
 {
-    for (int s = 0; s < p->nstages; s++)
-        if (p->stages[s].weights[param] != NDRT_NONE)
-            return s;
-    return -1;
+    for (int s = 0; s < p->nstages; s++) {
+        const ndrt_stage *stage = &p->stages[s];
+        if (stage->device == device && stage->weights[param] != NDRT_NONE)
+            return grad ? stage->grads[param] : stage->weights[param];
+    }
+    return NDRT_NONE;
+}
+
+size_t ndrt_weights_at(const ndrt_program *p, int device, int param)
+{
+    return param_at(p, device, param, false);
+}
+
+size_t ndrt_grads_at(const ndrt_program *p, int device, int param)
+{
+    return param_at(p, device, param, true);
+}
+
+static int first_device(const ndrt_program *p, int param)
+{
+    int d = 0;
+
+    while (d < p->ndevices && ndrt_weights_at(p, d, param) == NDRT_NONE)
+        d++;
+    return d;
 }
 
 bool ndrt_owns_param(const ndrt_program *p, int rank, int param)
 {
     const ndrt_param *q = &p->params[param];
     uint32_t cut = ndrt_cut_mask(p, q->extent, q->naxes);
-    int stage = ndrt_stage_of(p, rank);
 
-    if (p->stages[stage].weights[param] == NDRT_NONE)
+    if (ndrt_weights_at(p, ndrt_device_of(p, rank), param) == NDRT_NONE)
         return false;
     for (int a = 0; a < p->nmesh; a++) {
         if (cut >> a & 1)
             continue;
         int c = ndrt_coord(p, rank, a);
-        if (a == p->pipe ? c != ndrt_param_stage(p, param) : c != 0)
+        if (a == p->pipe ? c != first_device(p, param) : c != 0)
             return false;
     }
     return true;
 }
 
 /* A bucket whose parameters are cut over the pipeline holds other layers on
- * each stage; only one that is not, and is on several, has copies. */
-uint32_t ndrt_tied_stages(const ndrt_program *p, int bucket)
+ * each device; only one that is not, and is on several, has copies. */
+uint32_t ndrt_tied_devices(const ndrt_program *p, int bucket)
 {
     const ndrt_bucket *b = &p->buckets[bucket];
     uint32_t cut = b->cut;
@@ -135,42 +146,107 @@ uint32_t ndrt_tied_stages(const ndrt_program *p, int bucket)
         cut |= ndrt_cut_mask(p, q->extent, q->naxes);
     }
     if (p->pipe < 0 || (cut >> p->pipe & 1) ||
-        (b->stages & (b->stages - 1)) == 0)
+        (b->devices & (b->devices - 1)) == 0)
         return 0;
-    return b->stages;
+    return b->devices;
 }
 
 /* ---- walking a piece -------------------------------------------------- */
 
-static void walk_axis(ndrt_walk *w, const ndrt_program *p, int extent,
-                      int64_t cap, int rank, int mb)
+/* The iterations that a device has of an axis cut in stages: how many, the
+ * global index of the k-th, and which one has a global index, or -1. */
+static int64_t held_iterations(const ndrt_program *p, int device,
+                               const int64_t *bounds)
 {
+    int64_t n = 0;
+
+    for (int s = 0; s < p->nstages; s++)
+        if (p->stages[s].device == device)
+            n += bounds[s + 1] - bounds[s];
+    return n;
+}
+
+static int64_t global_iteration(const ndrt_program *p, int device,
+                                const int64_t *bounds, int64_t k)
+{
+    int s = 0;
+
+    for (;; s++) {
+        int64_t n = bounds[s + 1] - bounds[s];
+        if (p->stages[s].device != device)
+            continue;
+        if (k < n)
+            return bounds[s] + k;
+        k -= n;
+    }
+}
+
+static int64_t local_iteration(const ndrt_program *p, int device,
+                               const int64_t *bounds, int64_t i)
+{
+    int64_t before = 0;
+
+    for (int s = 0; s < p->nstages; s++) {
+        if (p->stages[s].device != device)
+            continue;
+        if (i >= bounds[s] && i < bounds[s + 1])
+            return before + i - bounds[s];
+        before += bounds[s + 1] - bounds[s];
+    }
+    return -1;
+}
+
+static void walk_axis(ndrt_walk *w, int extent, int64_t cap, int rank, int mb)
+{
+    const ndrt_extent *e = &w->p->extents[extent];
     int a = w->naxes++;
 
-    ndrt_extent_of(p, extent, rank, mb, &w->off[a], &w->n[a]);
+    if (e->bounds) {
+        w->piped = a;
+        w->bounds = e->bounds;
+        w->n[a] = held_iterations(w->p, w->device, e->bounds);
+    } else {
+        ndrt_extent_of(w->p, extent, rank, 0, mb, &w->off[a], &w->n[a]);
+    }
     w->cap[a] = cap;
-    w->size[a] = p->extents[extent].size;
+    w->size[a] = e->size;
+}
+
+static ndrt_walk start(const ndrt_program *p, int rank)
+{
+    return (ndrt_walk){.p = p, .device = ndrt_device_of(p, rank), .piped = -1};
+}
+
+/* Where index i of a layer's axis is held, or -1. */
+static int64_t local_layer(const ndrt_walk *w, int extent, int rank, int64_t i)
+{
+    const ndrt_extent *e = &w->p->extents[extent];
+    int64_t off, n;
+
+    if (e->bounds)
+        return local_iteration(w->p, w->device, e->bounds, i);
+    ndrt_extent_of(w->p, extent, rank, 0, 0, &off, &n);
+    return i >= off && i < off + n ? i - off : -1;
 }
 
 ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
                           int64_t layer)
 {
     const ndrt_param *q = &p->params[param];
-    ndrt_walk w = {0};
+    ndrt_walk w = start(p, rank);
     bool held = true;
     int64_t stride = 1;
 
     for (int a = layer >= 0 ? q->nlayers : 0; a < q->naxes; a++)
-        walk_axis(&w, p, q->extent[a], q->cap[a], rank, 0);
+        walk_axis(&w, q->extent[a], q->cap[a], rank, 0);
     for (int a = 0; a < w.naxes; a++)
         stride *= w.cap[a];
     for (int a = q->nlayers - 1; a >= 0 && layer >= 0; a--) {
-        int64_t off, n, size = p->extents[q->extent[a]].size;
-        int64_t i = layer % size;
+        int64_t size = p->extents[q->extent[a]].size;
+        int64_t i = local_layer(&w, q->extent[a], rank, layer % size);
         layer /= size;
-        ndrt_extent_of(p, q->extent[a], rank, 0, &off, &n);
-        held &= i >= off && i < off + n;
-        w.base += (i - off) * stride;
+        held &= i >= 0;
+        w.base += i * stride;
         stride *= q->cap[a];
     }
     if (!held)
@@ -181,17 +257,23 @@ ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
 ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
                            const ndrt_tensor *t, int mb)
 {
-    ndrt_walk w = {0};
+    ndrt_walk w = start(p, rank);
 
     for (int a = 0; a < t->naxes; a++)
-        walk_axis(&w, p, t->extent[a], t->cap[a], rank, mb);
+        walk_axis(&w, t->extent[a], t->cap[a], rank, mb);
     return w;
 }
 
-/* Steps all axes but the last, which is the run. */
+/* The iterations of a device need not follow each other. */
+static bool last_is_run(const ndrt_walk *w)
+{
+    return w->naxes > 0 && w->piped != w->naxes - 1;
+}
+
+/* Steps all axes but one that is the run. */
 static bool step(ndrt_walk *w)
 {
-    for (int a = w->naxes - 2; a >= 0; a--) {
+    for (int a = w->naxes - 1 - last_is_run(w); a >= 0; a--) {
         if (++w->i[a] < w->n[a])
             return true;
         w->i[a] = 0;
@@ -211,11 +293,14 @@ bool ndrt_walk_next(ndrt_walk *w)
     }
     w->local = w->global = 0;
     for (int a = 0; a < w->naxes; a++) {
+        int64_t at = w->off[a] + w->i[a];
+        if (a == w->piped)
+            at = global_iteration(w->p, w->device, w->bounds, w->i[a]);
         w->local = w->local * w->cap[a] + w->i[a];
-        w->global = w->global * w->size[a] + w->off[a] + w->i[a];
+        w->global = w->global * w->size[a] + at;
     }
     w->local += w->base;
-    w->length = w->naxes > 0 ? w->n[w->naxes - 1] : 1;
+    w->length = last_is_run(w) ? w->n[w->naxes - 1] : 1;
     return true;
 }
 
@@ -232,9 +317,9 @@ ndrt_status ndrt_open_groups(ndrt_rank *r)
         s = ndrt_group_open(r, &st->groups[g], p->groups[g], 0);
     for (int i = 0; i < p->nbuckets && s == NDRT_OK; i++) {
         const ndrt_bucket *b = &p->buckets[i];
-        uint32_t tied = ndrt_tied_stages(p, i);
+        uint32_t tied = ndrt_tied_devices(p, i);
         uint32_t sum = b->sum & ~b->zero & ~pipe;
-        if (!(b->stages >> r->stage & 1))
+        if (!(b->devices >> r->device & 1))
             continue;
         if (tied)
             s = ndrt_group_open(r, &st->tied[i], 0, tied);
@@ -246,22 +331,6 @@ ndrt_status ndrt_open_groups(ndrt_rank *r)
     if (s == NDRT_OK)
         s = ndrt_open_whole(r);
     return s == NDRT_OK ? ndrt_air_open(r) : s;
-}
-
-ndrt_status ndrt_make_arena(ndrt_rank *r)
-{
-    size_t bytes = r->program->stages[r->stage].arena_bytes;
-    size_t all = (bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
-
-    r->arena = all < bytes ? NULL : aligned_alloc(ARENA_ALIGN, all);
-    if (!r->arena) {
-        char text[24];
-        ndrt_bytes(text, bytes);
-        return ndrt_fail(r, NDRT_EINTERNAL, "cannot allocate the arena of %s",
-                         text);
-    }
-    memset(r->arena, 0, all);
-    return NDRT_OK;
 }
 
 ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
@@ -279,11 +348,13 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     r->state = st;
     r->program = p;
     r->rank = comm->rank;
-    r->stage = ndrt_stage_of(p, comm->rank);
+    r->device = ndrt_device_of(p, comm->rank);
+    while (p->stages[r->stage].device != r->device)
+        r->stage++;
     r->seed = config->train.seed;
     st->config = config;
     st->course = config->course;
-    st->device = r->stage;
+    st->rooms = calloc((size_t)p->nstages, sizeof *st->rooms);
     st->jitter = ndrt_jitter_new(comm->rank);
     st->comm = comm;
     st->off = calloc(2 * ne, sizeof *st->off);
@@ -296,8 +367,8 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
         st->count = ndrt_count_new(p, comm);
         st->comm = st->count ? ndrt_count_comm(st->count) : comm;
     }
-    if (!st->off || !st->groups || !st->sum || !st->whole || !st->ones ||
-        !st->all || (config->comm_path && !st->count)) {
+    if (!st->rooms || !st->off || !st->groups || !st->sum || !st->whole ||
+        !st->ones || !st->all || (config->comm_path && !st->count)) {
         ndrt_rank_free(r);
         return NULL;
     }
@@ -311,7 +382,7 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     for (int a = 0; a < p->nmesh; a++)
         st->coord[a] = ndrt_coord(p, r->rank, a);
     for (int e = 0; e < p->nextents; e++)
-        ndrt_extent_of(p, e, r->rank, 0, &st->off[e], &st->n[e]);
+        ndrt_extent_of(p, e, r->rank, r->stage, 0, &st->off[e], &st->n[e]);
     return r;
 }
 
@@ -336,6 +407,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->groups);
     free(st->sum);
     free(st->whole);
+    free(st->rooms);
     free(st->off);
     free(st->ones);
     free(st->all);

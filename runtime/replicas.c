@@ -24,7 +24,7 @@ static uint64_t add_bytes(uint64_t h, const void *x, size_t n)
 static void hash_param(const ndrt_rank *r, int param, uint64_t hash[NHASHES])
 {
     const ndrt_program *p = r->program;
-    bool held = p->stages[r->stage].weights[param] != NDRT_NONE;
+    bool held = ndrt_weights_at(p, r->device, param) != NDRT_NONE;
     const float *x = held ? ndrt_tensor_at(r, param, 0) : NULL;
     ndrt_walk w = ndrt_walk_param(p, r->rank, param, -1);
 

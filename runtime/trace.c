@@ -58,7 +58,7 @@ ndrt_status ndrt_trace_open(ndrt_rank *r)
     if (!c->trace_path && !c->times_path)
         return NDRT_OK;
     ndrt_trace *t = st->trace = calloc(1, sizeof *t);
-    size_t n = (size_t)row_of(st->course, st->device)->n;
+    size_t n = (size_t)row_of(st->course, r->device)->n;
     if (t) {
         t->n = (int)n;
         t->first = st->start + 1;
@@ -163,7 +163,7 @@ typedef struct gathered {
 
 static int device(const gathered *g, int rank)
 {
-    return ndrt_stage_of(g->r->program, rank);
+    return ndrt_device_of(g->r->program, rank);
 }
 
 static int length(const gathered *g, int rank)

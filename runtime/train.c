@@ -1,14 +1,13 @@
 /* train.c - the step loop.
  *
- * A step loads the batch, zeroes the gradients, runs `pre`, walks the stage's
- * action list, then reduces, checks and updates. It allocates nothing.
+ * A step loads the batch, zeroes the gradients, runs `pre`, walks the device's
+ * row of actions, then reduces, checks and updates. It allocates nothing.
  *
  * Generated functions return nothing. A failure inside one (a collective that
  * meets a stopped rank) leaves it by longjmp to ndrt_call, its only caller;
  * generated code holds nothing that would need freeing.
  */
 #include "ndrt_internal.h"
-#include "schedule/sched.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,41 +32,50 @@ ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *))
     return NDRT_OK;
 }
 
-static const ndrt_stage *stage_of(const ndrt_rank *r)
-{
-    return &r->program->stages[r->stage];
-}
-
 float *ndrt_loss_at(const ndrt_rank *r)
 {
-    size_t at = stage_of(r)->loss;
+    size_t at = ndrt_here(r)->loss;
 
     return at == NDRT_NONE ? NULL : (float *)(void *)(r->arena + at);
 }
 
 static ndrt_status begin(ndrt_rank *r)
 {
+    const ndrt_program *p = r->program;
     float *loss = ndrt_loss_at(r);
+    ndrt_status s = NDRT_OK;
 
     if (loss)
         *loss = 0.0f;
-    ndrt_set_microbatch(r, 0);
-    return ndrt_call(r, stage_of(r)->pre);
+    for (int k = 0; k < p->nstages && s == NDRT_OK; k++) {
+        if (p->stages[k].device != r->device)
+            continue;
+        ndrt_set_cell(r, k, 0);
+        s = ndrt_call(r, p->stages[k].pre);
+    }
+    return s;
 }
 
+/* A stage fetches what the one before it has made on the same device, and hands
+ * it the gradients, without being told to. */
 ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
 {
-    void (*f)(ndrt_rank *) = stage_of(r)->run[a->op];
+    const ndrt_stage *stage = &r->program->stages[a->stage];
+    bool local = a->stage > 0 && stage[-1].device == r->device;
+    bool back = sched_is_back(a->op);
+    ndrt_status s = NDRT_OK;
 
-    ndrt_set_microbatch(r, a->mb);
-    if (a->op == SCHED_F)
-        return ndrt_micro_forward(r, f);
-    if (a->op == SCHED_B && stage_of(r)->again) {
-        ndrt_status s = ndrt_micro_again(r, stage_of(r)->run[NDRT_F]);
-        if (s != NDRT_OK)
-            return s;
-    }
-    return ndrt_call(r, f);
+    ndrt_set_cell(r, a->stage, a->mb);
+    if (local && a->op == SCHED_F)
+        s = ndrt_call(r, stage->run[NDRT_RECV_F]);
+    if (back && stage->again)
+        s = ndrt_micro_again(r, stage->run[NDRT_F]);
+    if (s == NDRT_OK)
+        s = a->op == SCHED_F ? ndrt_micro_forward(r, stage->run[NDRT_F])
+                             : ndrt_call(r, stage->run[a->op]);
+    if (s == NDRT_OK && local && back)
+        s = ndrt_call(r, stage->run[NDRT_SEND_B]);
+    return s;
 }
 
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
@@ -86,10 +94,10 @@ ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 
 static void zero_grads(const ndrt_rank *r)
 {
-    const ndrt_stage *stage = stage_of(r);
+    const ndrt_device *here = ndrt_here(r);
 
-    for (int i = 0; i < stage->nplaces; i++) {
-        const ndrt_place *pl = &stage->places[i];
+    for (int i = 0; i < here->nplaces; i++) {
+        const ndrt_place *pl = &here->places[i];
         const ndrt_bucket *b = &r->program->buckets[pl->bucket];
         if (!b->frozen && pl->grads != NDRT_NONE)
             memset(r->arena + pl->grads, 0, b->n * sizeof(float));
@@ -106,6 +114,8 @@ static bool all_finite(const float *x, size_t n)
 
 static bool piece_finite(const ndrt_rank *r, int param, size_t at)
 {
+    if (at == NDRT_NONE)
+        return true;
     const float *x = (const float *)(const void *)(r->arena + at);
     ndrt_walk w = ndrt_walk_param(r->program, r->rank, param, -1);
 
@@ -119,16 +129,15 @@ static bool piece_finite(const ndrt_rank *r, int param, size_t at)
  * a NaN on this rank; 2 np if none does. */
 static int first_bad(const ndrt_rank *r)
 {
-    const ndrt_stage *stage = stage_of(r);
-    int np = r->program->nparams;
+    const ndrt_program *p = r->program;
+    int np = p->nparams;
 
     for (int i = 0; i < np; i++)
-        if (stage->weights[i] != NDRT_NONE &&
-            !piece_finite(r, i, stage->weights[i]))
+        if (!piece_finite(r, i, ndrt_weights_at(p, r->device, i)))
             return i;
     for (int i = 0; i < np; i++)
-        if (stage->grads[i] != NDRT_NONE && !r->program->params[i].frozen &&
-            !piece_finite(r, i, stage->grads[i]))
+        if (!p->params[i].frozen &&
+            !piece_finite(r, i, ndrt_grads_at(p, r->device, i)))
             return np + i;
     return 2 * np;
 }
@@ -220,8 +229,8 @@ static ndrt_status save(ndrt_rank *r)
 
 static ndrt_status check_loss(ndrt_rank *r)
 {
-    for (int s = 0; s < r->program->nstages; s++)
-        if (r->program->stages[s].loss != NDRT_NONE)
+    for (int d = 0; d < r->program->ndevices; d++)
+        if (r->program->devices[d].loss != NDRT_NONE)
             return NDRT_OK;
     return ndrt_agree(r, ndrt_fail(r, NDRT_EINPUT, "the program has no loss "
                                    "to train; use --steps 0"));

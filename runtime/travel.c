@@ -83,7 +83,7 @@ static void tell(trip *p, size_t *eight, size_t *at)
 static trip start(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
                   const int32_t *id)
 {
-    const ndrt_stage *st = &r->program->stages[r->stage];
+    const ndrt_device *st = ndrt_here(r);
     const ndrt_group *g = &r->state->groups[t->group];
     char *room = r->arena + st->scratch;
     trip p = {.r = r, .t = t, .n = g->n, .me = g->me,

@@ -25,10 +25,12 @@ typedef struct mini {
     ndrt_param params[2];
     ndrt_bucket buckets[2];
     ndrt_tensor input;
+    ndrt_device devices[2];
     ndrt_stage stages[2];
     ndrt_place places[2][2];
     size_t weights[2][2], grads[2][2], inputs[2][1];
-    ndrt_action actions[2][64];
+    char rows[2][1024];
+    const char *schedule[2];
     uint32_t groups[1];
     int64_t bounds[3];
 } mini;
@@ -82,8 +84,8 @@ static inline float mini_x(const ndrt_rank *r, int64_t i, int64_t j)
 static inline void mini_forward(ndrt_rank *r)
 {
     int64_t rows = r->n[MB_MICRO], nd = r->n[MB_D];
-    float *u = mini_at(r, AT_U) + r->slot * MINI_BLOCK, sum = 0.0f;
-    float *h = mini_at(r, AT_OUT) + r->slot * MINI_BLOCK;
+    float *u = mini_at(r, AT_U) + r->mb * MINI_BLOCK, sum = 0.0f;
+    float *h = mini_at(r, AT_OUT) + r->mb * MINI_BLOCK;
 
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < nd; j++) {
@@ -103,9 +105,9 @@ static inline void mini_forward(ndrt_rank *r)
 static inline void mini_backward(ndrt_rank *r)
 {
     int64_t rows = r->n[MB_MICRO], nd = r->n[MB_D];
-    const float *u = mini_at(r, AT_U) + r->slot * MINI_BLOCK;
-    float *h = mini_at(r, AT_OUT) + r->slot * MINI_BLOCK;
-    float *d = mini_at(r, AT_DOUT) + r->slot * MINI_BLOCK;
+    const float *u = mini_at(r, AT_U) + r->mb * MINI_BLOCK;
+    float *h = mini_at(r, AT_OUT) + r->mb * MINI_BLOCK;
+    float *d = mini_at(r, AT_DOUT) + r->mb * MINI_BLOCK;
 
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < nd; j++) {
@@ -133,56 +135,51 @@ static inline size_t mini_bytes(const ndrt_rank *r)
 
 static inline void mini_send_f(ndrt_rank *r)
 {
-    ndrt_send(r, r->stage + 1, mini_at(r, AT_OUT) + r->slot * MINI_BLOCK,
+    ndrt_send(r, r->stage + 1, mini_at(r, AT_OUT) + r->mb * MINI_BLOCK,
               mini_bytes(r));
 }
 
 static inline void mini_recv_f(ndrt_rank *r)
 {
-    ndrt_recv(r, r->stage - 1, mini_at(r, AT_U) + r->slot * MINI_BLOCK,
+    ndrt_recv(r, r->stage - 1, mini_at(r, AT_U) + r->mb * MINI_BLOCK,
               mini_bytes(r));
 }
 
 static inline void mini_send_b(ndrt_rank *r)
 {
-    ndrt_send(r, r->stage - 1, mini_at(r, AT_DOUT) + r->slot * MINI_BLOCK,
+    ndrt_send(r, r->stage - 1, mini_at(r, AT_DOUT) + r->mb * MINI_BLOCK,
               mini_bytes(r));
 }
 
 static inline void mini_recv_b(ndrt_rank *r)
 {
-    ndrt_recv(r, r->stage + 1, mini_at(r, AT_DOUT) + r->slot * MINI_BLOCK,
+    ndrt_recv(r, r->stage + 1, mini_at(r, AT_DOUT) + r->mb * MINI_BLOCK,
               mini_bytes(r));
 }
 
+/* All forwards, then all backwards. */
 static inline void mini_schedule(mini *m, int s)
 {
-    ndrt_stage *st = &m->stages[s];
-    int n = 0, pp = m->p.nstages;
+    char *row = m->rows[s];
+    int n = 0, room = sizeof m->rows[s];
+    bool first = s == 0, last = s == m->p.nstages - 1;
 
     for (int b = 0; b < m->p.nmicro; b++) {
-        if (s > 0)
-            m->actions[s][n++] = (ndrt_action){NDRT_RECV_F, b};
-        m->actions[s][n++] = (ndrt_action){NDRT_F, b};
-        if (s < pp - 1)
-            m->actions[s][n++] = (ndrt_action){NDRT_SEND_F, b};
+        if (!first)
+            n += snprintf(row + n, (size_t)(room - n), "%dRECV_F%d ", s, b);
+        n += snprintf(row + n, (size_t)(room - n), "%dF%d ", s, b);
+        if (!last)
+            n += snprintf(row + n, (size_t)(room - n), "%dSEND_F%d ", s, b);
     }
     for (int b = 0; b < m->p.nmicro; b++) {
-        if (s < pp - 1)
-            m->actions[s][n++] = (ndrt_action){NDRT_RECV_B, b};
-        m->actions[s][n++] = (ndrt_action){NDRT_B, b};
-        if (s > 0)
-            m->actions[s][n++] = (ndrt_action){NDRT_SEND_B, b};
+        if (!last)
+            n += snprintf(row + n, (size_t)(room - n), "%dRECV_B%d ", s, b);
+        n += snprintf(row + n, (size_t)(room - n), "%dB%d ", s, b);
+        if (!first)
+            n += snprintf(row + n, (size_t)(room - n), "%dSEND_B%d ", s, b);
     }
-    st->actions = m->actions[s];
-    st->nactions = n;
-    st->slots = m->p.nmicro;
-    st->run[NDRT_F] = mini_forward;
-    st->run[NDRT_B] = mini_backward;
-    st->run[NDRT_SEND_F] = mini_send_f;
-    st->run[NDRT_RECV_F] = mini_recv_f;
-    st->run[NDRT_SEND_B] = mini_send_b;
-    st->run[NDRT_RECV_B] = mini_recv_b;
+    row[n - 1] = 0;
+    m->schedule[s] = row;
 }
 
 static inline void mini_stage(mini *m, int s)
@@ -198,11 +195,15 @@ static inline void mini_stage(mini *m, int s)
                                    (AT_SE + 16) * f};
     m->places[s][1] = (ndrt_place){1, AT_W * f, AT_GW * f, AT_SW * f,
                                    (AT_SW + 32) * f};
-    m->stages[s] = (ndrt_stage){
-        .arena_bytes = MINI_FLOATS * f, .nplaces = 2, .places = m->places[s],
-        .weights = m->weights[s], .grads = m->grads[s],
+    m->devices[s] = (ndrt_device){
+        .fixed_bytes = MINI_FLOATS * f, .nplaces = 2, .places = m->places[s],
         .inputs = m->inputs[s],
         .loss = s == m->p.nstages - 1 ? AT_LOSS * f : NDRT_NONE};
+    m->stages[s] = (ndrt_stage){
+        .device = s, .weights = m->weights[s], .grads = m->grads[s],
+        .run = {[NDRT_F] = mini_forward, [NDRT_B] = mini_backward,
+                [NDRT_SEND_F] = mini_send_f, [NDRT_RECV_F] = mini_recv_f,
+                [NDRT_SEND_B] = mini_send_b, [NDRT_RECV_B] = mini_recv_b}};
     mini_schedule(m, s);
 }
 
@@ -210,23 +211,23 @@ static inline void mini_params(mini *m, int pp, int dp, int tp, bool zero)
 {
     static const int e_only[] = {0}, w_only[] = {1};
     int64_t cap = (MINI_D + tp - 1) / tp;
-    uint32_t stages = pp > 1 ? 3 : 1, bit_dp = 2, bit_tp = 4;
+    uint32_t devices = pp > 1 ? 3 : 1, bit_dp = 2, bit_tp = 4;
 
     m->params[0] = (ndrt_param){
         .name = "e", .naxes = 1, .extent = {MB_D}, .cap = {cap},
-        .init = NDRT_INIT_UNIFORM, .init_arg = 1.5, .stages = stages};
+        .init = NDRT_INIT_UNIFORM, .init_arg = 1.5, .devices = devices};
     m->params[1] = (ndrt_param){
         .name = "layers.a.w", .naxes = 2, .extent = {MB_LAYERS, MB_D},
         .cap = {pp > 1 ? 2 : 3, cap}, .nlayers = 1, .layer_at = {6},
         .init = NDRT_INIT_NORMAL, .init_arg = 1.0, .decay = true,
-        .stages = stages};
+        .devices = devices};
     for (int b = 0; b < 2; b++) {
         int64_t n = b == 0 ? cap : m->params[1].cap[0] * cap;
         n = zero ? (n + dp - 1) / dp * dp : n;
         m->buckets[b] = (ndrt_bucket){
             .nparams = 1, .params = b ? w_only : e_only, .n = (size_t)n,
             .sum = bit_dp, .cut = bit_tp | (b ? 1u : 0),
-            .zero = zero ? bit_dp : 0, .stages = stages, .decay = b == 1};
+            .zero = zero ? bit_dp : 0, .devices = devices, .decay = b == 1};
     }
 }
 
@@ -260,8 +261,10 @@ static inline const ndrt_program *mini_make(mini *m, int pp, int dp, int tp,
         .nmicro = micro, .sample_extent = MB_ROWS, .sample_axis = "batch",
         .nextents = MB_NEXTENTS, .extents = m->extents, .nparams = 2,
         .params = m->params, .nbuckets = 2, .buckets = m->buckets,
-        .ninputs = 1, .inputs = &m->input, .nstages = pp,
-        .stages = m->stages, .ngroups = 1, .groups = m->groups,
+        .ninputs = 1, .inputs = &m->input, .ndevices = pp,
+        .devices = m->devices, .nstages = pp, .stages = m->stages,
+        .schedule_name = "gpipe", .schedule = m->schedule,
+        .ngroups = 1, .groups = m->groups,
         .loss_sum = 2,
         .train = {.data = NDRT_DATA_SYNTHETIC, .opt = NDRT_SGD, .lr = 0.1,
                   .steps = 4, .seed = 7, .clip = 0.5, .beta1 = 0.9,

@@ -24,9 +24,11 @@ typedef struct lm {
     ndrt_extent extents[NEXTENTS];
     ndrt_tensor in[2], out;
     ndrt_range ranges[2];
-    size_t inputs[2], outputs[1];
+    size_t inputs[2];
+    ndrt_spot outputs[1];
+    ndrt_device device;
     ndrt_stage stage;
-    ndrt_action actions[2];
+    ndrt_course course;
     ndrt_config config;
 } lm;
 
@@ -50,6 +52,7 @@ static void next_byte(ndrt_rank *r)
 static const ndrt_program *make(lm *m, int dp, int tp)
 {
     static const char *const names[] = {"dp", "tp"};
+    static const char *const schedule[] = {"0F0 0F1"};
     int64_t rows = (B + dp - 1) / dp;
 
     memset(m, 0, sizeof *m);
@@ -72,12 +75,10 @@ static const ndrt_program *make(lm *m, int dp, int tp)
         .name = "logits", .naxes = 3, .axis = {"batch", "seq", "vocab"},
         .extent = {E_MICRO, E_SEQ, E_VOCAB},
         .cap = {rows, T, (V + tp - 1) / tp}};
-    m->outputs[0] = 4096;
-    m->actions[0] = (ndrt_action){NDRT_F, 0};
-    m->actions[1] = (ndrt_action){NDRT_F, 1};
-    m->stage = (ndrt_stage){.arena_bytes = 65536, .inputs = m->inputs,
-                            .outputs = m->outputs, .loss = NDRT_NONE,
-                            .nactions = 2, .actions = m->actions, .slots = 1,
+    m->outputs[0] = (ndrt_spot){NDRT_FIXED, 4096};
+    m->device = (ndrt_device){.fixed_bytes = 65536, .inputs = m->inputs,
+                              .loss = NDRT_NONE};
+    m->stage = (ndrt_stage){.outputs = m->outputs,
                             .run = {[NDRT_F] = next_byte}};
     m->p = (ndrt_program){
         .name = "lm", .nmesh = 2, .mesh_name = names, .mesh_size = m->mesh,
@@ -85,7 +86,9 @@ static const ndrt_program *make(lm *m, int dp, int tp)
         .sample_axis = "batch", .nextents = NEXTENTS, .extents = m->extents,
         .ninputs = 2, .inputs = m->in, .ranges = m->ranges,
         .noutputs = 1, .outputs = &m->out,
-        .nstages = 1, .stages = &m->stage};
+        .ndevices = 1, .devices = &m->device, .nstages = 1,
+        .stages = &m->stage, .schedule_name = "test", .schedule = schedule};
+    m->config.course = &m->course;
     m->config.train = (ndrt_train){.data = NDRT_DATA_TEXT, .data_path = path,
                                    .steps = 1, .seed = 3};
     return &m->p;
@@ -109,6 +112,8 @@ static ndrt_status batch(lm *m, int input, int64_t k, bool eval,
     ndrt_world *w = ndrt_world_new(n);
     ndrt_status worst = NDRT_OK;
 
+    assert_int_equal(ndrt_course_open(&m->course, &m->p, &m->config, stderr),
+                     NDRT_OK);
     for (int q = 0; q < n; q++) {
         ndrt_rank *r = ndrt_rank_new(&m->p, &m->config,
                                      ndrt_world_comm(w, q));
@@ -129,6 +134,7 @@ static ndrt_status batch(lm *m, int input, int64_t k, bool eval,
         ndrt_rank_free(r);
     }
     ndrt_world_free(w);
+    ndrt_course_close(&m->course);
     return worst;
 }
 
@@ -353,13 +359,11 @@ static void generate(lm *m, const char *prompt, const char *expect)
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
-    ndrt_course course;
 
-    assert_int_equal(ndrt_course_open(&course, &m->p, &m->config, NULL),
-                     NDRT_OK);
-    m->config.course = &course;
     m->config.generate = prompt;
     m->config.tokens = 10;
+    assert_int_equal(ndrt_course_open(&m->course, &m->p, &m->config, stderr),
+                     NDRT_OK);
     for (int q = 0; q < n; q++) {
         s[q] = (speaker){m, ndrt_world_comm(w, q), NDRT_OK, out};
         pthread_create(&t[q], NULL, speak, &s[q]);
@@ -372,7 +376,7 @@ static void generate(lm *m, const char *prompt, const char *expect)
     assert_string_equal(text, expect);
     free(text);
     ndrt_world_free(w);
-    ndrt_course_close(&course);
+    ndrt_course_close(&m->course);
 }
 
 static void test_generate(void **state)

@@ -168,13 +168,19 @@ int main(void)
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_sums),
     };
-    const ndrt_stage stage = {.slots = 1, .arena_bytes = ROOM,
-                              .scratch_bytes = ROOM};
-    const ndrt_program p = {.name = "experts", .pipe = -1, .nstages = 1,
-                            .stages = &stage};
-    ndrt_config config = {0};
+    const ndrt_device device = {.fixed_bytes = ROOM, .scratch_bytes = ROOM};
+    const ndrt_stage stage = {0};
+    const char *const schedule[] = {"0F0"};
+    const ndrt_program p = {.name = "experts", .pipe = -1, .ndevices = 1,
+                            .devices = &device, .nstages = 1,
+                            .stages = &stage, .schedule_name = "test",
+                            .schedule = schedule};
+    ndrt_course course;
+    ndrt_config config = {.course = &course};
     ndrt_world *w = ndrt_world_new(1);
 
+    if (ndrt_course_open(&course, &p, &config, stderr) != NDRT_OK)
+        return 1;
     rank = ndrt_rank_new(&p, &config, ndrt_world_comm(w, 0));
     if (ndrt_make_arena(rank) != NDRT_OK || ndrt_mm_open(rank) != NDRT_OK)
         return 1;
@@ -182,5 +188,6 @@ int main(void)
     ndrt_mm_close(rank);
     ndrt_rank_free(rank);
     ndrt_world_free(w);
+    ndrt_course_close(&course);
     return rc;
 }

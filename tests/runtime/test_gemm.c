@@ -155,7 +155,7 @@ int main(void)
         cmocka_unit_test(test_narrow),
         cmocka_unit_test(test_repeats),
     };
-    const ndrt_stage stage = {.slots = 1};
+    const ndrt_stage stage = {0};
     const ndrt_program p = {.name = "gemm", .pipe = -1, .nstages = 1,
                             .stages = &stage};
     ndrt_config config = {0};

@@ -122,26 +122,31 @@ static void norm_on(int dp, int tp, bool zero)
     int64_t n1 = 16 / tp;
     const ndrt_extent extents[] = {{"v/tp", 16, 1, {1}, NULL}};
     const ndrt_param params[] = {
-        {.name = "s", .stages = 1},
-        {.name = "v", .naxes = 1, .extent = {0}, .cap = {n1}, .stages = 1}};
+        {.name = "s", .devices = 1},
+        {.name = "v", .naxes = 1, .extent = {0}, .cap = {n1}, .devices = 1}};
     const ndrt_bucket buckets[] = {
         {1, p0, 16, 3, 0, zero ? 1 : 0, 1, false, false, false},
         {1, p1, (size_t)n1, 1, 2, 0, 1, false, false, false}};
     const ndrt_place places[] = {{0, 0, 64, NDRT_NONE, NDRT_NONE},
                                  {1, 128, 192, NDRT_NONE, NDRT_NONE}};
     const size_t at[] = {0, 128}, grads[] = {64, 192};
-    const ndrt_stage stage = {.arena_bytes = 512, .nplaces = 2,
-                              .places = places, .weights = at, .grads = grads,
-                              .loss = NDRT_NONE, .slots = 1};
+    const ndrt_device device = {.fixed_bytes = 512, .nplaces = 2,
+                                .places = places, .loss = NDRT_NONE};
+    const ndrt_stage stage = {.weights = at, .grads = grads};
+    const char *const schedule[] = {"0F0"};
     const ndrt_program p = {
         .name = "norm", .nmesh = 2, .mesh_name = names, .mesh_size = size,
         .pipe = -1, .nmicro = 1, .sample_extent = -1, .nextents = 1,
         .extents = extents, .nparams = 2, .params = params, .nbuckets = 2,
-        .buckets = buckets, .nstages = 1, .stages = &stage};
-    ndrt_config config = {0};
+        .buckets = buckets, .ndevices = 1, .devices = &device, .nstages = 1,
+        .stages = &stage, .schedule_name = "test", .schedule = schedule};
+    ndrt_course course;
+    ndrt_config config = {.course = &course};
     ndrt_world *w = ndrt_world_new(dp * tp);
     double total = 0.0;
 
+    assert_int_equal(ndrt_course_open(&course, &p, &config, stderr),
+                     NDRT_OK);
     for (int q = 0; q < dp * tp; q++) {
         ndrt_rank *r = ndrt_rank_new(&p, &config, ndrt_world_comm(w, q));
         assert_int_equal(ndrt_open_groups(r), NDRT_OK);
@@ -153,6 +158,7 @@ static void norm_on(int dp, int tp, bool zero)
         ndrt_rank_free(r);
     }
     ndrt_world_free(w);
+    ndrt_course_close(&course);
     is(sqrt(total), 5.0);
 }
 
@@ -189,16 +195,16 @@ static void test_extents(void **state)
 
     (void)state;
     for (int r = 0; r < 6; r++) {
-        ndrt_extent_of(&p, 0, r, 0, &off, &n);
+        ndrt_extent_of(&p, 0, r, 0, 0, &off, &n);
         assert_int_equal(off, x_off[r]);
         assert_int_equal(n, x_n[r]);
-        ndrt_extent_of(&p, 1, r, 0, &off, &n);
+        ndrt_extent_of(&p, 1, r, r / 2, 0, &off, &n);
         assert_int_equal(off, bounds[r / 2]);
         assert_int_equal(off + n, bounds[r / 2 + 1]);
     }
     for (int b = 0; b < 2; b++) {
         for (int mb = 0; mb < 4; mb++) {
-            ndrt_extent_of(&p, 2, b, mb, &off, &n);
+            ndrt_extent_of(&p, 2, b, 0, mb, &off, &n);
             assert_int_equal(off, next);
             assert_int_equal(n, y_n[b][mb]);
             next += n;

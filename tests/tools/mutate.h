@@ -4,7 +4,7 @@
 
 #include "../../frontend/frontend.h"
 #include "../../passes/passes.h"
-#include "../../passes/schedule.h"
+#include "../../passes/passes.h"
 
 #include <math.h>
 #include <string.h>

@@ -43,14 +43,14 @@ static made bucket_zero(subject *s, int site)
     return flip(s, site, offsetof(nd_bucket, zero), "zero");
 }
 
-static made bucket_stages(subject *s, int site)
+static made bucket_devices(subject *s, int site)
 {
-    int n = s->m->program->nstages;
+    int n = s->m->program->ndevices;
     nd_bucket *b = bucket_at(s, site / n);
     if (!b)
         return NO_SITE;
-    tell(s, "bucket %d, stage %d changed", site / n, site % n);
-    b->stages ^= 1u << site % n;
+    tell(s, "bucket %d, device %d changed", site / n, site % n);
+    b->devices ^= 1u << site % n;
     return MADE;
 }
 
@@ -113,7 +113,7 @@ static bool same_bucket(const subject *s, const nd_bucket *a,
 {
     return one_rank(s, (a->sum ^ b->sum) | (a->cut ^ b->cut) |
                            (a->zero ^ b->zero)) &&
-           a->stages == b->stages && a->decay == b->decay &&
+           a->devices == b->devices && a->decay == b->decay &&
            a->frozen == b->frozen && a->muon == b->muon;
 }
 

@@ -6,8 +6,8 @@
  * Compiles the program at small sizes, then breaks what the passes made in
  * every way of mutate_graph.h and mutate_plan.h, one at a time, and asks who
  * says so: the static checks (nd_meaning, nd_verify, nd_stages_check,
- * nd_schedule_check, nd_slots_check, nd_buckets_check, nd_extents_check), or
- * else the simulation against one device (nd_prove). Prints a line per kind:
+ * nd_schedule_check, nd_buckets_check, nd_extents_check), or else the
+ * simulation against one device (nd_prove). Prints a line per kind:
  *
  *   drop a collective     41 broken: 41 static, 0 simulated, 0 lost
  *
@@ -54,7 +54,7 @@ static const mutation mutations[] = {
     {"bucket: wrong sum", MUST_SHOW, bucket_sum, false, true},
     {"bucket: wrong norm", MUST_SHOW, bucket_cut, false, true},
     {"bucket: wrong zero", MUST_SHOW, bucket_zero, false, true},
-    {"bucket: wrong stages", MUST_SHOW, bucket_stages, false, true},
+    {"bucket: wrong stages", MUST_SHOW, bucket_devices, false, true},
     {"bucket: decay, frozen", MUST_SHOW, bucket_flags, false, true},
     {"bucket: one missing", MUST_SHOW, bucket_missing, false, true},
     {"bucket: one twice", MUST_SHOW, bucket_twice, false, true},
@@ -131,8 +131,7 @@ static bool retype(nd_module *m, nd_block *b)
 static bool accepted(subject *s)
 {
     if (nd_meaning(s->m) != s->m->meaning || !nd_verify(s->m) ||
-        !nd_stages_check(s->m) || !nd_schedule_check(s->m) ||
-        !nd_slots_check(s->m))
+        !nd_stages_check(s->m) || !nd_schedule_check(s->m))
         return false;
     if (!s->c)
         s->c = nd_sim_code(s->m);

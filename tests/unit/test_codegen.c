@@ -39,13 +39,13 @@ static void softmax_is_one_nest(void **state)
         "  w = param [a] ~ normal(0.5)\n"
         "  return sum[batch, a](softmax[a](x * w) * x)\n}\n");
     nd_code *c = nd_code_new(m);
-    assert_int_equal(c->stage[0].fwd.v.n, 1);
-    const nd_kernel *k = c->stage[0].fwd.v.v[0];
+    assert_int_equal(c->stage[0].list[LIST_FWD].v.n, 1);
+    const nd_kernel *k = c->stage[0].list[LIST_FWD].v.v[0];
     assert_int_equal(k->kind, K_LOOP);
     assert_int_equal(k->npasses, 3);
     assert_int_equal(k->ninner, 1);
     assert_string_equal(k->inner_axis[0]->name, "a");
-    assert_int_equal(c->stage[0].bwd.v.n, 1);
+    assert_int_equal(c->stage[0].list[LIST_BWD].v.n, 1);
     nd_ctx_free(m->ctx);
 }
 
@@ -57,8 +57,8 @@ static void residual_norm_is_one_nest(void **state)
         "  h = x + linear[b -> a](linear[a -> b](x) as up) as down\n"
         "  return sum[batch, a](layernorm[a](h) as ln * h)\n}\n");
     nd_code *c = nd_code_new(m);
-    assert_int_equal(count(&c->stage[0].fwd, K_GEMM), 2);
-    assert_int_equal(count(&c->stage[0].fwd, K_LOOP), 2);
+    assert_int_equal(count(&c->stage[0].list[LIST_FWD], K_GEMM), 2);
+    assert_int_equal(count(&c->stage[0].list[LIST_FWD], K_LOOP), 2);
     nd_ctx_free(m->ctx);
 }
 
@@ -69,7 +69,7 @@ static void gradients_go_straight_into_place(void **state)
         "model m(x: f32[batch, a]) {\n"
         "  return sum[batch, b](linear[a -> b](x) as l^2)\n}\n");
     nd_code *c = nd_code_new(m);
-    const nd_kernels *bwd = &c->stage[0].bwd;
+    const nd_kernels *bwd = &c->stage[0].list[LIST_BWD];
     for (int i = 0; i < bwd->v.n; i++)
         if (bwd->v.v[i]->kind == K_GEMM)
             assert_non_null(
@@ -94,20 +94,26 @@ static void lasting_buffers_do_not_overlap(void **state)
     nd_code *c = nd_code_new(m);
     for (int s = 0; s < m->program->nstages; s++) {
         const nd_stage_mem *mem = &c->mem.stage[s];
-        size_t slots = (size_t)m->program->stage[s].slots[SCHED_UNTIL_I];
+        const nd_device_mem *d = &c->mem.device[s];
         for (int i = 0; i < mem->places.n; i++) {
             const nd_place *p = &mem->places.v[i];
-            size_t copies = p->slot_stride ? slots : 1;
+            size_t end = p->room ? mem->slot_bytes[p->room - ROOM_UNTIL_I]
+                                 : d->fixed_bytes;
             assert_int_equal(p->base % 64, 0);
-            assert_true(p->base + copies * p->bytes <= mem->arena_bytes);
-            for (int j = 0; j < mem->places.n && p->slot_stride; j++) {
+            assert_true(p->base + p->bytes <= end);
+            for (int j = 0; j < mem->places.n && p->room; j++) {
                 const nd_place *q = &mem->places.v[j];
-                assert_true(i == j || q->base + q->bytes <= p->base ||
-                            q->base >= p->base + copies * p->bytes);
+                assert_true(i == j || q->room != p->room ||
+                            q->base + q->bytes <= p->base ||
+                            q->base >= p->base + p->bytes);
             }
         }
-        assert_int_equal(mem->weight_bytes, mem->grad_bytes);
-        assert_int_equal(mem->arena_bytes % 64, 0);
+        size_t slots = (size_t)m->program->stage[s].slots[SCHED_UNTIL_I];
+        assert_true(slots == (s ? 1 : 2));
+        assert_int_equal(d->arena_bytes, d->fixed_bytes + slots *
+                                         mem->slot_bytes[SCHED_UNTIL_I]);
+        assert_int_equal(d->weight_bytes, d->grad_bytes);
+        assert_int_equal(d->arena_bytes % 64, 0);
     }
     for (int i = 0; i < c->mem.buckets.n; i++) {
         const nd_bucket *b = &c->mem.buckets.v[i];

@@ -61,7 +61,7 @@ static void layers_are_gathered_ahead(void **state)
     (void)state;
     nd_ctx *ctx = nd_ctx_new();
     nd_code *c = compile(ctx);
-    const nd_kernels *body = body_of(&c->stage[0].fwd);
+    const nd_kernels *body = body_of(&c->stage[0].list[LIST_FWD]);
     int ahead = 0;
     for (int i = 0; i < body->flights.n; i++) {
         const nd_flight *x = body->flights.v[i];
@@ -71,7 +71,7 @@ static void layers_are_gathered_ahead(void **state)
     }
     assert_int_equal(ahead, 4);      /* all but up.w, whose rows are uneven: a
                                         copy is made of it first */
-    assert_non_null(flight_of(body_of(&c->stage[0].bwd), false));
+    assert_non_null(flight_of(body_of(&c->stage[0].list[LIST_BWD]), false));
     assert_true(nd_overlap_check(c));
     nd_ctx_free(ctx);
 }
@@ -87,7 +87,7 @@ static void waits_too_late(void **state)
     for (int ahead = 0; ahead < 2; ahead++) {
         nd_ctx *ctx = nd_ctx_new();
         nd_code *c = compile(ctx);
-        nd_kernels *body = body_of(&c->stage[0].bwd);
+        nd_kernels *body = body_of(&c->stage[0].list[LIST_BWD]);
         flight_of(body, ahead)->wait = body->v.n;
         assert_true(broken(c));
         nd_ctx_free(ctx);
@@ -99,7 +99,7 @@ static void starts_too_early(void **state)
     (void)state;
     nd_ctx *ctx = nd_ctx_new();
     nd_code *c = compile(ctx);
-    nd_flight *x = flight_of(body_of(&c->stage[0].bwd), false);
+    nd_flight *x = flight_of(body_of(&c->stage[0].list[LIST_BWD]), false);
     x->start = 0;
     assert_true(broken(c));
     nd_ctx_free(ctx);
@@ -110,7 +110,7 @@ static void does_not_cover_its_place(void **state)
     (void)state;
     nd_ctx *ctx = nd_ctx_new();
     nd_code *c = compile(ctx);
-    nd_flight *x = flight_of(body_of(&c->stage[0].bwd), false);
+    nd_flight *x = flight_of(body_of(&c->stage[0].list[LIST_BWD]), false);
     x->start = x->k->index + 1;
     assert_true(broken(c));
     nd_ctx_free(ctx);
@@ -124,7 +124,7 @@ static void shares_memory(void **state)
     for (int which = 0; which < 3; which++) {
         nd_ctx *ctx = nd_ctx_new();
         nd_code *c = compile(ctx);
-        nd_kernels *body = body_of(&c->stage[0].fwd);
+        nd_kernels *body = body_of(&c->stage[0].list[LIST_FWD]);
         const nd_flight *x = flight_of(body, true);
         nd_place *p = place_of(c, x->k->nodes.v[0].op->out[0]);
         const nd_value *other = NULL;
@@ -132,9 +132,10 @@ static void shares_memory(void **state)
             other = body->v.v[body->v.n - 2]->nodes.v[0].op->out[0];
         else if (which == 1)
             other = body->flights.v[1]->k->nodes.v[0].op->out[0];
-        for (int i = 0; which == 2 && i < c->stage[0].fwd.v.n; i++)
-            if (c->stage[0].fwd.v.v[i]->kind == K_GEMM)
-                other = c->stage[0].fwd.v.v[i]->nodes.v[0].op->out[0];
+        const nd_kernels *fwd = &c->stage[0].list[LIST_FWD];
+        for (int i = 0; which == 2 && i < fwd->v.n; i++)
+            if (fwd->v.v[i]->kind == K_GEMM)
+                other = fwd->v.v[i]->nodes.v[0].op->out[0];
         assert_non_null(other);
         p->base = place_of(c, other)->base;
         assert_true(broken(c));
@@ -149,7 +150,7 @@ static void second_place_is_missing(void **state)
     (void)state;
     nd_ctx *ctx = nd_ctx_new();
     nd_code *c = compile(ctx);
-    nd_kernels *body = body_of(&c->stage[0].fwd);
+    nd_kernels *body = body_of(&c->stage[0].list[LIST_FWD]);
     nd_place *p = place_of(c, body->flights.v[0]->k->nodes.v[0].op->out[0]);
     nd_place *q = place_of(c, body->flights.v[1]->k->nodes.v[0].op->out[0]);
     q->base = p->base + p->bytes / 2;

@@ -1,343 +1,202 @@
-/* The schedules: published figures, every small p and m, and a simulation of
- * a runtime with blocking sends that shares no code with the pass. */
+/* The pass that schedules a pipeline: what it asks runtime/schedule for, what
+ * becomes of the answer, and how refusals read. That schedules are right is
+ * for test_sched_*. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "passes/schedule.h"
+#include "passes/passes.h"
 
-typedef struct messages {
-    int n;
-    char first[256];
-} messages;
+static char messages[4096];
 
 static void keep_message(void *user, nd_severity severity, const char *text)
 {
-    messages *k = user;
+    (void)user;
     (void)severity;
-    if (k->n++ == 0)
-        snprintf(k->first, sizeof k->first, "%s", text);
+    size_t n = strlen(messages);
+    snprintf(messages + n, sizeof messages - n, "%s", text);
 }
 
-/* A module with nothing but a pipeline whose boundaries carry one value. */
-static nd_module *module_of(sched_kind kind, int p, int m, messages *k)
+/* A module with nothing but stages whose boundaries carry a value each way. */
+static nd_module *module_of(sched_kind kind, int devices, int v, int micro)
 {
     nd_ctx *c = nd_ctx_new();
-    *k = (messages){0};
+    nd_module *m = ND_NEW(c->arena, nd_module);
     c->sink = keep_message;
-    c->sink_user = k;
-    nd_module *mod = ND_NEW(c->arena, nd_module);
-    mod->ctx = c;
-    mod->plan.schedule = kind;
-    mod->program = ND_NEW(c->arena, nd_program);
-    mod->program->nstages = mod->program->ndevices = p;
-    mod->program->nmicro = m;
-    mod->program->stage = ND_NEWN(c->arena, nd_stage, p);
-    for (int s = 0; s < p; s++) {
-        nd_stage *st = &mod->program->stage[s];
-        if (s + 1 < p)
+    messages[0] = 0;
+    m->ctx = c;
+    m->plan.schedule = kind;
+    m->plan.per_device = v;
+    m->plan.microbatches = micro;
+    m->program = nd_program_new(m, devices);
+    for (int s = 0; s < m->program->nstages; s++) {
+        nd_stage *st = &m->program->stage[s];
+        if (s + 1 < m->program->nstages)
             ND_PUSH(c->arena, &st->send_fwd, (nd_cross){0});
         if (s > 0)
             ND_PUSH(c->arena, &st->send_bwd, (nd_cross){0});
     }
-    return mod;
+    return m;
 }
 
-static nd_module *scheduled(sched_kind kind, int p, int m)
+static bool run(nd_module *m)
 {
-    static messages k;
     nd_options o = {0};
-    nd_module *mod = module_of(kind, p, m, &k);
-    if (!pass_schedule(mod, &o))
-        fail_msg("p = %d, m = %d: %s", p, m, k.first);
-    return mod;
+    return pass_schedule(m, &o);
 }
 
-static void release(nd_module *m)
+static int count(const nd_module *m, int device, sched_op op)
 {
-    nd_ctx_free(m->ctx);
+    const sched_row *r = &m->program->sched->row[device];
+    int n = 0;
+    for (int i = 0; i < r->n; i++)
+        n += r->v[i].op == op;
+    return n;
 }
 
-/* Runs all lists with one in-order stream per stage and sends that wait for
- * the receive, both at no cost. Returns the makespan, or -1 if stuck. */
-static int rendezvous(const nd_program *pr)
-{
-    int at[16] = {0}, clock[16] = {0}, left = 0, end = 0;
-    for (int s = 0; s < pr->nstages; s++)
-        left += pr->sched->row[s].n;
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int s = 0; s < pr->nstages; s++) {
-            const sched_row *me = &pr->sched->row[s];
-            if (at[s] == me->n)
-                continue;
-            sched_action a = me->v[at[s]];
-            if (a.op == SCHED_F || a.op == SCHED_B) {
-                clock[s] += a.op == SCHED_F ? 1 : 2;
-            } else if (a.op == SCHED_SEND_F || a.op == SCHED_SEND_B) {
-                int to = a.op == SCHED_SEND_F ? s + 1 : s - 1;
-                const sched_row *you = &pr->sched->row[to];
-                if (at[to] == you->n)
-                    continue;
-                sched_action r = you->v[at[to]];
-                if (r.op != (a.op == SCHED_SEND_F ? SCHED_RECV_F
-                                                  : SCHED_RECV_B))
-                    continue;
-                assert_int_equal(r.mb, a.mb);
-                int both = clock[s] > clock[to] ? clock[s] : clock[to];
-                clock[s] = clock[to] = both;
-                at[to]++;
-                left--;
-            } else {
-                continue;            /* a receive: its sender moves both */
-            }
-            at[s]++;
-            left--;
-            moved = true;
-            if (clock[s] > end)
-                end = clock[s];
-        }
-    }
-    return left ? -1 : end;
-}
-
-static void test_table(void **state)
+static void slots_follow_the_schedule(void **state)
 {
     (void)state;
     static const int held[2][4] = {{8, 8, 8, 8}, {4, 3, 2, 1}};
-    for (int kind = 0; kind < 2; kind++) {
-        nd_module *m = scheduled(kind, 4, 8);
-        assert_int_equal(nd_schedule_timeline(m->program->sched), 33);
-        assert_true(nd_schedule_bubble(m) > .27272 &&
-                    nd_schedule_bubble(m) < .27273);
-        for (int s = 0; s < 4; s++) {
-            assert_int_equal(nd_schedule_in_flight(&m->program->sched->row[s]),
-                             held[kind][s]);
+    for (int kind = SCHED_KIND_GPIPE; kind <= SCHED_KIND_1F1B; kind++) {
+        nd_module *m = module_of((sched_kind)kind, 4, 0, 8);
+        assert_true(run(m));
+        for (int s = 0; s < 4; s++)
             assert_int_equal(m->program->stage[s].slots[SCHED_UNTIL_I],
                              held[kind][s]);
-        }
-        release(m);
+        assert_true(nd_schedule_bubble(m) > .27272 &&
+                    nd_schedule_bubble(m) < .27273);
+        nd_ctx_free(m->ctx);
     }
 }
 
-static void test_all_small(void **state)
+static void several_stages_of_a_device(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 2; kind++)
-        for (int p = 1; p <= 8; p++)
-            for (int m = 1; m <= 9; m++) {
-                nd_module *mod = scheduled(kind, p, m);
-                const nd_program *pr = mod->program;
-                assert_int_equal(nd_schedule_timeline(pr->sched),
-                                 3 * (m + p - 1));
-                assert_int_equal(rendezvous(pr), 3 * (m + p - 1));
-                for (int s = 0; s < p; s++) {
-                    int all = kind == SCHED_KIND_GPIPE && p > 1;
-                    int most = all || m < p - s ? m : p - s;
-                    assert_int_equal(pr->stage[s].slots[SCHED_UNTIL_I], most);
-                }
-                release(mod);
-            }
-}
+    nd_module *m = module_of(SCHED_KIND_INTERLEAVED, 2, 2, 4);
+    assert_true(run(m));
+    assert_int_equal(m->program->sched->ranks, 2);
+    assert_int_equal(m->program->sched->stages, 4);
+    for (int s = 0; s < 4; s++)
+        assert_int_equal(m->program->stage[s].device, s % 2);
+    assert_int_equal(count(m, 0, SCHED_SEND_F), 8);
+    assert_int_equal(count(m, 1, SCHED_SEND_F), 4);
+    nd_ctx_free(m->ctx);
 
-/* Long pipelines and many microbatches, and sizes around each other. */
-static void test_large(void **state)
-{
-    (void)state;
-    static const int size[][2] = {{16, 15}, {16, 16}, {16, 17}, {16, 200},
-                                  {2, 500}, {15, 64}, {3, 64}};
-    for (int kind = 0; kind < 2; kind++)
-        for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
-            nd_module *m = scheduled(kind, size[i][0], size[i][1]);
-            assert_int_equal(rendezvous(m->program),
-                             3 * (size[i][0] + size[i][1] - 1));
-            release(m);
-        }
-}
-
-/* Gradients accumulate in ascending microbatch order, whatever the plan. */
-static void test_ascending(void **state)
-{
-    (void)state;
-    for (int kind = 0; kind < 2; kind++) {
-        nd_module *m = scheduled(kind, 3, 7);
-        for (int s = 0; s < 3; s++) {
-            int next[SCHED_NOPS] = {0};
-            const sched_row *st = &m->program->sched->row[s];
-            for (int i = 0; i < st->n; i++) {
-                sched_action a = st->v[i];
-                assert_int_equal(a.mb, next[a.op]++);
-            }
-        }
-        release(m);
-    }
+    m = module_of(SCHED_KIND_ZB_V, 2, 0, 4);
+    assert_true(run(m));
+    static const int vee[] = {0, 1, 1, 0};
+    for (int s = 0; s < 4; s++)
+        assert_int_equal(m->program->stage[s].device, vee[s]);
+    /* 1 and 2 are on one device: no message there. */
+    assert_int_equal(count(m, 1, SCHED_SEND_F), 4);
+    assert_int_equal(count(m, 1, SCHED_RECV_F), 4);
+    nd_ctx_free(m->ctx);
 }
 
 /* A boundary that nothing crosses has no messages. */
-static void test_no_crossing(void **state)
+static void nothing_crosses(void **state)
 {
     (void)state;
-    messages k;
-    nd_options o = {0};
-    nd_module *m = module_of(SCHED_KIND_1F1B, 3, 4, &k);
+    nd_module *m = module_of(SCHED_KIND_1F1B, 3, 0, 4);
     m->program->stage[0].send_fwd.n = 0;
     m->program->stage[1].send_bwd.n = 0;
     m->program->stage[2].send_bwd.n = 0;    /* the pair stays, empty */
-    assert_true(pass_schedule(m, &o));
+    assert_true(run(m));
     assert_int_equal(m->program->sched->row[0].n, 8);
-    assert_int_equal(m->program->sched->row[1].n, 16);
-    assert_int_equal(m->program->sched->row[2].n, 16);
-    assert_int_not_equal(rendezvous(m->program), -1);
-    release(m);
+    assert_int_equal(count(m, 1, SCHED_SEND_F), 4);
+    assert_int_equal(count(m, 1, SCHED_RECV_B), 0);
+    nd_ctx_free(m->ctx);
 }
 
-/* ---- the checker finds what is wrong ------------------------------------- */
-
-static int find(const sched_row *s, sched_op kind, int mb)
-{
-    for (int i = 0; i < s->n; i++)
-        if (s->v[i].op == kind && s->v[i].mb == mb)
-            return i;
-    fail_msg("no such action");
-    return -1;
-}
-
-static void swap(sched_row *s, int i, int j)
-{
-    sched_action a = s->v[i];
-    s->v[i] = s->v[j];
-    s->v[j] = a;
-}
-
-static void expect(nd_module *m, const char *text)
-{
-    messages *k = m->ctx->sink_user;
-    assert_false(nd_schedule_check(m));
-    assert_int_equal(k->n, 1);
-    if (!strstr(k->first, text))
-        fail_msg("'%s' does not say '%s'", k->first, text);
-    release(m);
-}
-
-static void test_faults(void **state)
+/* One stage takes one microbatch at a time, whatever the plan says. */
+static void without_a_pipeline(void **state)
 {
     (void)state;
-    nd_module *m = scheduled(SCHED_KIND_1F1B, 3, 4);
-    sched_row *st = &m->program->sched->row[1];
-    swap(st, find(st, SCHED_F, 2), find(st, SCHED_B, 2));
-    expect(m, "stage 1, F2: comes after the backward");
+    nd_module *m = module_of(SCHED_KIND_GPIPE, 1, 0, 5);
+    assert_true(run(m));
+    assert_int_equal(m->program->stage[0].slots[SCHED_UNTIL_I], 1);
+    nd_ctx_free(m->ctx);
+}
 
-    m = scheduled(SCHED_KIND_1F1B, 3, 4);
+static void refused(nd_module *m, const char *text)
+{
+    assert_false(run(m));
+    if (!strstr(messages, text))
+        fail_msg("'%s' does not say '%s'", messages, text);
+    nd_ctx_free(m->ctx);
+}
+
+static void put_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void files(void **state)
+{
+    (void)state;
+    static const char path[] = "test_schedule.csv";
+    nd_module *m = module_of(SCHED_KIND_FILE, 2, 1, 2);
+    m->plan.schedule_file = path;
+    put_file(path, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+    assert_true(run(m));
+    assert_int_equal(m->program->stage[0].slots[SCHED_UNTIL_I], 2);
+    assert_int_equal(count(m, 0, SCHED_SEND_F), 2);
+    nd_ctx_free(m->ctx);
+
+    m = module_of(SCHED_KIND_FILE, 2, 1, 3);
+    m->plan.schedule_file = path;
+    refused(m, "has 2 microbatches, the plan 3");
+    m = module_of(SCHED_KIND_FILE, 3, 1, 2);
+    m->plan.schedule_file = path;
+    refused(m, "has 2 stages on 2 ranks, the plan 3 on 3");
+    put_file(path, "0F0,0F1,0B0,0B1\n1F0,1F1,1B1\n");
+    m = module_of(SCHED_KIND_FILE, 2, 1, 2);
+    m->plan.schedule_file = path;
+    refused(m, "1B0");
+    remove(path);
+    m = module_of(SCHED_KIND_FILE, 2, 1, 2);
+    m->plan.schedule_file = path;
+    refused(m, "cannot read \"test_schedule.csv\"");
+}
+
+/* ---- what is broken afterwards ------------------------------------------- */
+
+static void faults(void **state)
+{
+    (void)state;
+    nd_module *m = module_of(SCHED_KIND_1F1B, 3, 0, 4);
+    assert_true(run(m));
     m->program->sched->row[2].n--;
-    expect(m, "stage 2, SEND_B3: is missing");
+    assert_false(nd_schedule_check(m));
+    assert_non_null(strstr(messages, "2SEND_B3"));
+    nd_ctx_free(m->ctx);
 
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[0];
-    st->v[find(st, SCHED_F, 3)].mb = 2;
-    expect(m, "stage 0, F2: occurs twice");
-
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[0];
-    st->v[find(st, SCHED_F, 3)].mb = 4;
-    expect(m, "stage 0, F4: no such microbatch");
-
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[1];
-    swap(st, find(st, SCHED_RECV_F, 2), find(st, SCHED_F, 2));
-    expect(m, "stage 1, RECV_F2: comes after the forward that reads it");
-
-    m = scheduled(SCHED_KIND_GPIPE, 3, 4);
-    st = &m->program->sched->row[2];
-    swap(st, find(st, SCHED_SEND_B, 1), find(st, SCHED_B, 1));
-    expect(m, "stage 2, B1: comes after its result is sent");
-
-    m = scheduled(SCHED_KIND_GPIPE, 2, 4);
-    st = &m->program->sched->row[0];
-    swap(st, find(st, SCHED_RECV_B, 0), find(st, SCHED_RECV_B, 1));
-    expect(m, "stage 0, RECV_B0: comes after the backward that reads it");
-}
-
-/* Messages in another order than they are sent in, and a circle. */
-static void test_message_faults(void **state)
-{
-    (void)state;
-    nd_module *m = scheduled(SCHED_KIND_GPIPE, 2, 2);
-    sched_row *st = &m->program->sched->row[0];
-    swap(st, find(st, SCHED_SEND_F, 0), find(st, SCHED_F, 1));
-    swap(st, find(st, SCHED_SEND_F, 0), find(st, SCHED_SEND_F, 1));
-    expect(m, "stage 1, RECV_F0: another message is sent first");
-
-    /* The obvious placement for 1F1B: receive just before the consumer, send
-     * just after the producer. */
-    m = scheduled(SCHED_KIND_1F1B, 2, 3);
-    sched *order = nd_schedule_order(SCHED_KIND_1F1B, 2, 3), *x;
-    x = m->program->sched;
-    for (int s = 0; s < 2; s++) {
-        st = &m->program->sched->row[s];
-        st->n = 0;
-        for (int i = 0; i < 6; i++) {
-            sched_action a = order->row[s].v[i];
-            bool f = a.op == SCHED_F;
-            if (f == (s == 1))
-                sched_push(x, s, f ? SCHED_RECV_F : SCHED_RECV_B, s, a.mb);
-            sched_push(x, s, a.op, s, a.mb);
-            if (f == (s == 0))
-                sched_push(x, s, f ? SCHED_SEND_F : SCHED_SEND_B, s, a.mb);
-        }
-    }
-    sched_free(order);
-    assert_int_equal(rendezvous(m->program), -1);
-    expect(m, "stage 0, SEND_F1: waits for ever");
-}
-
-static void test_draw(void **state)
-{
-    (void)state;
-    nd_module *m = scheduled(SCHED_KIND_1F1B, 4, 3);
-    nd_buf b = {.arena = m->ctx->arena};
-    nd_schedule_draw(&b, m);
-    assert_string_equal(b.s,
-        "1f1b: 4 stages, 3 microbatches, 18 slots, bubble 50.0%, "
-        "in flight 3 3 2 1\n"
-        "stage 0 | F0 F1 F2 .. .. .. .. .. .. .. B0 -  .. B1 -  .. B2 -\n"
-        "stage 1 | .. F0 F1 F2 .. .. .. .. B0 -  .. B1 -  .. B2 -  .. ..\n"
-        "stage 2 | .. .. F0 F1 .. .. B0 -  F2 B1 -  .. B2 -  .. .. .. ..\n"
-        "stage 3 | .. .. .. F0 B0 -  F1 B1 -  F2 B2 -  .. .. .. .. .. ..\n");
-    release(m);
-}
-
-/* A long one is folded; every line stays within a terminal's width. */
-static void test_draw_folded(void **state)
-{
-    (void)state;
-    nd_module *m = scheduled(SCHED_KIND_GPIPE, 2, 100);
-    nd_buf b = {.arena = m->ctx->arena};
-    nd_schedule_draw(&b, m);
-    assert_non_null(strstr(b.s, "gpipe: 2 stages, 100 microbatches, "
-                                "303 slots, bubble 1.0%, in flight 100 100\n"));
-    assert_non_null(strstr(b.s, "\n~~ stands for slots 15 to 286\n"));
-    for (char *line = b.s, *end; (end = strchr(line, '\n')); line = end + 1)
-        assert_true(end - line <= 140);
-    assert_null(strstr(b.s, " \n"));
-    release(m);
+    m = module_of(SCHED_KIND_1F1B, 3, 0, 4);
+    assert_true(run(m));
+    m->program->stage[0].slots[SCHED_UNTIL_I]--;
+    assert_false(nd_schedule_check(m));
+    assert_non_null(strstr(messages, "overwrites microbatch 0"));
+    nd_ctx_free(m->ctx);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_all_small),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_ascending),
-        cmocka_unit_test(test_no_crossing),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_message_faults),
-        cmocka_unit_test(test_draw),
-        cmocka_unit_test(test_draw_folded),
+        cmocka_unit_test(slots_follow_the_schedule),
+        cmocka_unit_test(several_stages_of_a_device),
+        cmocka_unit_test(nothing_crosses),
+        cmocka_unit_test(without_a_pipeline),
+        cmocka_unit_test(files),
+        cmocka_unit_test(faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
