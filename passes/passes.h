@@ -85,6 +85,9 @@ bool nd_stages_check(nd_module *m);
 /* Proves that the schedule is right, and that the slots hold what the
  * microbatches keep. Reports what is wrong. */
 bool nd_schedule_check(nd_module *m);
+/* What `schedule = file(...)` names, if it fits the stages; or NULL, after an
+ * error. Freed with the context. */
+sched *nd_schedule_file(nd_module *m);
 /* Draws the timeline: a row per device, a column per slot. */
 void nd_schedule_draw(nd_buf *b, const nd_module *m);
 /* Idle slots over all slots of all devices, between 0 and 1. */

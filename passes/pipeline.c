@@ -249,6 +249,9 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     m->program = nd_program_new(m, pp.devices);
     if (!pipe_cut(&pp))
         return false;
+    if (m->plan.schedule == SCHED_KIND_FILE && pp.p > 1 &&
+        !(m->program->sched = nd_schedule_file(m)))
+        return false;
     if (nd_wants_split(m) && !nd_split_backward(&pp))
         return false;
     pipe_fill(&pp);

@@ -65,7 +65,7 @@ static char *read_file(nd_module *m, const char *path, size_t *n)
     return b.s;
 }
 
-static sched *from_file(nd_module *m)
+sched *nd_schedule_file(nd_module *m)
 {
     const nd_program *p = m->program;
     const char *path = m->plan.schedule_file;
@@ -80,18 +80,16 @@ static sched *from_file(nd_module *m)
     bool same = s->ranks == p->ndevices && s->stages == p->nstages;
     for (int i = 0; same && i < s->stages; i++)
         same = s->rank_of[i] == p->stage[i].device;
+    bool ok = true;
+    nd_ctx_keep(m->ctx, free_sched, s);
     if (!same)
-        sched_fail(&err, -1, 0, "\"%s\" has %d stages on %d ranks, the plan %d "
-                   "on %d, or they are placed otherwise", path, s->stages,
-                   s->ranks, p->nstages, p->ndevices);
+        ok = sched_fail(&err, -1, 0, "\"%s\" has %d stages on %d ranks, the "
+                        "plan %d on %d, or they are placed otherwise", path,
+                        s->stages, s->ranks, p->nstages, p->ndevices);
     else if (s->micro != p->nmicro)
-        sched_fail(&err, -1, 0, "\"%s\" has %d microbatches, the plan %d", path,
-                   s->micro, p->nmicro);
-    else
-        return s;
-    refuse(m, NULL, &err);
-    sched_free(s);
-    return NULL;
+        ok = sched_fail(&err, -1, 0, "\"%s\" has %d microbatches, the plan %d",
+                        path, s->micro, p->nmicro);
+    return ok || refuse(m, NULL, &err) ? s : NULL;
 }
 
 static sched *make(nd_module *m)
@@ -105,7 +103,9 @@ static sched *make(nd_module *m)
     if (p->nstages == 1)
         ask.kind = SCHED_KIND_1F1B;
     sched *s = sched_make(&ask, &err);
-    if (!s)
+    if (s)
+        nd_ctx_keep(m->ctx, free_sched, s);
+    else
         refuse(m, NULL, &err);
     return s;
 }
@@ -130,11 +130,9 @@ bool pass_schedule(nd_module *m, const nd_options *o)
     nd_program *p = m->program;
     sched_error err = {.rank = -1};
     set_costs(m);
-    bool file = m->plan.schedule == SCHED_KIND_FILE && p->nstages > 1;
-    p->sched = file ? from_file(m) : make(m);
-    if (!p->sched)
+    /* What is read from a file is there: pass pipeline looks into it. */
+    if (!p->sched && !(p->sched = make(m)))
         return false;
-    nd_ctx_keep(m->ctx, free_sched, p->sched);
     if (!p->sched->lowered && !sched_lower(p->sched, &p->costs, &err))
         return refuse(m, p->sched, &err);
     for (int s = 0; s < p->nstages; s++)
