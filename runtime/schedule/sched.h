@@ -228,8 +228,9 @@ void sched_put(sched_text *t, const char *fmt, ...)
  * "0REDUCE_GRAD", skipped. Where a B has a W beside it, B means I. */
 sched *sched_read(const char *text, size_t n, const char *name,
                   sched_error *err);
-/* csv: with idle cells where times are integers; else as they follow. */
-void sched_write(const sched *s, bool idle, sched_text *out);
+/* As CSV: computations alone, with an empty cell for an idle slot if their
+ * times are whole numbers; or all there is. */
+void sched_write(const sched *s, bool compute, sched_text *out);
 /* One row's actions, separated by spaces. */
 void sched_write_row(const sched *s, int rank, sched_text *out);
 /* Of schedules that sched_time has timed. `seconds`: of a unit of time; 0: the
