@@ -250,6 +250,9 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     if (!pipe_cut(&pp))
         return false;
     pipe_use_at_hand(&pp);
+    if (m->plan.schedule == SCHED_KIND_FILE && pp.p > 1 &&
+        !(m->program->sched = nd_schedule_new(m, pp.devices)))
+        return false;
     if (nd_wants_split(m) && !nd_split_backward(&pp))
         return false;
     pipe_fill(&pp);
