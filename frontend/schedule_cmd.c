@@ -28,6 +28,7 @@ typedef struct job {
     sched *s;
     sched_costs costs;
     double f, i, w, message;         /* --costs */
+    sched_measured times;            /* --times */
 } job;
 
 static bool fail(job *j, const char *what)
@@ -89,18 +90,42 @@ static bool find_form(job *j, form *out)
     return false;
 }
 
-/* Of all stages. */
-static void spread_costs(job *j)
+static bool read_times(job *j)
 {
-    double *v = ND_NEWN(j->c->arena, double, 4 * j->s->stages);
+    const char *path = j->o->times;
+    sched_error e;
+    int file = nd_read_file(j->c, path);
+    if (!file) {
+        nd_error(j->c, nd_nowhere, "--times %s: %s", path, strerror(errno));
+        return false;
+    }
+    const nd_file *f = &j->c->files.v[file - 1];
+    if (sched_times_read(f->text, f->len, &j->times, &e))
+        return true;
+    nd_error(j->c, nd_nowhere, "--times %s: %s", path, e.text);
+    return false;
+}
+
+/* Of n stages: measured, or the same for all. */
+static bool set_costs(job *j, int n)
+{
+    if (j->o->times) {
+        j->costs = j->times.costs;
+        if (j->times.stages == n)
+            return true;
+        nd_error(j->c, nd_nowhere, "--times %s: it is of %d stages; the "
+                 "schedule has %d", j->o->times, j->times.stages, n);
+        return false;
+    }
+    double *v = ND_NEWN(j->c->arena, double, 4 * n);
     const double one[] = {j->f, j->i, j->w, j->message};
-    int n = j->s->stages;
     for (int k = 0; k < 4 * n; k++)
         v[k] = one[k / n];
     j->costs.f = v;
     j->costs.i = v + n;
     j->costs.w = v + 2 * n;
     j->costs.ahead = j->costs.back = v + 3 * n;
+    return true;
 }
 
 /* ---- the schedule -------------------------------------------------------- */
@@ -149,6 +174,30 @@ static bool unknown(job *j)
     return false;
 }
 
+/* Over a loop and, where stages can lie so, over a vee. */
+static bool search(job *j, sched_ask ask)
+{
+    int v = sched_per_rank(ask.kind, ask.v), room = 0, which;
+    double *each = ND_NEWN(j->c->arena, double, v * ask.ranks);
+    double *most = ND_NEWN(j->c->arena, double, ask.ranks);
+    sched_costs costs = j->costs;
+    sched_error e;
+    if (j->o->room && !whole(j, "--room", j->o->room, MOST_ACTIONS, &room))
+        return false;
+    for (int s = 0; s < v * ask.ranks; s++)
+        each[s] = 1;
+    for (int r = 0; r < ask.ranks; r++)
+        most[r] = room;
+    costs.until_w = each;
+    ask.costs = &costs;
+    ask.room = room ? most : NULL;
+    ask.sync = true;
+    sched_ask asks[] = {ask, ask};
+    asks[1].where = SCHED_VEE;
+    j->s = sched_make_best(asks, v > 1 ? 2 : 1, &which, &e);
+    return j->s || tell(j, NULL, &e);
+}
+
 static bool make(job *j)
 {
     sched_ask ask = {.costs = NULL};
@@ -164,6 +213,15 @@ static bool make(job *j)
     int64_t v = sched_per_rank(ask.kind, ask.v);
     if (2 * v * ask.ranks * ask.micro > MOST_ACTIONS)
         return fail(j, "that is a schedule of more than 20 million actions");
+    if (!sched_legal(&ask, &e))
+        return tell(j, NULL, &e);
+    if (!set_costs(j, (int)v * ask.ranks))
+        return false;
+    if (ask.kind == SCHED_KIND_AUTO)
+        return search(j, ask);
+    if (j->o->room)
+        return fail(j, "--room goes with auto: other schedules take what they "
+                    "need");
     j->s = sched_make(&ask, &e);
     return j->s || tell(j, NULL, &e);
 }
@@ -190,16 +248,17 @@ static bool prove(job *j)
 
 static bool show(job *j, form as, sched_text *out)
 {
+    double seconds = j->o->times ? 1 : 0;
     sched_error e;
     sched_times t;
     if (!sched_time(j->s, &j->costs, &t, &e))
         return tell(j, j->s, &e);
     if (as == AS_TIMELINE)
-        sched_draw(j->s, &t, 0, out);
+        sched_draw(j->s, &t, seconds, out);
     else if (as == AS_SVG)
-        sched_svg(j->s, &t, &j->costs, 0, out);
+        sched_svg(j->s, &t, &j->costs, seconds, out);
     else if (as == AS_JSON)
-        sched_trace(j->s, &j->costs, 0, out);
+        sched_trace(j->s, &j->costs, seconds, out);
     else
         sched_write(j->s, as == AS_CSV, out);
     free(t.rank);
@@ -222,12 +281,14 @@ static bool produce(job *j, sched_text *out)
         list_kinds(out);
         return true;
     }
-    if (!find_form(j, &as) || (j->o->costs && !read_costs(j, j->o->costs)))
+    if (j->o->costs && j->o->times)
+        return fail(j, "--costs and --times both say how long actions take");
+    if (!find_form(j, &as) || (j->o->costs && !read_costs(j, j->o->costs)) ||
+        (j->o->times && !read_times(j)))
         return false;
-    if (!(is_file(j->o->what) ? read_file(j) : make(j)))
-        return false;
-    spread_costs(j);
-    return prove(j) && show(j, as, out);
+    bool ok = is_file(j->o->what)
+                  ? read_file(j) && set_costs(j, j->s->stages) : make(j);
+    return ok && prove(j) && show(j, as, out);
 }
 
 int ndc_schedule(const ndc_schedule_options *o)
@@ -237,6 +298,7 @@ int ndc_schedule(const ndc_schedule_options *o)
     bool ok = produce(&j, &out) && nd_write(j.c, o->out, out.s, out.n);
     free(out.s);
     sched_free(j.s);
+    free(j.times.v);
     nd_ctx_free(j.c);
     return ok ? NDC_OK : NDC_BAD_INPUT;
 }
