@@ -176,6 +176,30 @@ static bool unknown(job *j)
     return false;
 }
 
+/* Over a loop and, where stages can lie so, over a vee. */
+static bool search(job *j, sched_ask ask)
+{
+    int v = sched_per_rank(ask.kind, ask.v), room = 0, which;
+    double *each = ND_NEWN(j->c->arena, double, v * ask.ranks);
+    double *most = ND_NEWN(j->c->arena, double, ask.ranks);
+    sched_costs costs = j->costs;
+    sched_error e;
+    if (j->o->room && !whole(j, "--room", j->o->room, MOST_ACTIONS, &room))
+        return false;
+    for (int s = 0; s < v * ask.ranks; s++)
+        each[s] = 1;
+    for (int r = 0; r < ask.ranks; r++)
+        most[r] = room;
+    costs.until_w = each;
+    ask.costs = &costs;
+    ask.room = room ? most : NULL;
+    ask.sync = true;
+    sched_ask asks[] = {ask, ask};
+    asks[1].where = SCHED_VEE;
+    j->s = sched_make_best(asks, v > 1 ? 2 : 1, &which, &e);
+    return j->s || tell(j, NULL, &e);
+}
+
 static bool make(job *j)
 {
     sched_ask ask = {.costs = &j->costs, .sync = true};
@@ -191,8 +215,15 @@ static bool make(job *j)
     int64_t v = sched_per_rank(ask.kind, ask.v);
     if (2 * v * ask.ranks * ask.micro > MOST_ACTIONS)
         return fail(j, "that is a schedule of more than 20 million actions");
+    if (!sched_legal(&ask, &e))
+        return tell(j, NULL, &e);
     if (!find_costs(j, (int)v * ask.ranks))
         return false;
+    if (ask.kind == SCHED_KIND_AUTO)
+        return search(j, ask);
+    if (j->o->room)
+        return fail(j, "--room goes with auto: other schedules take what they "
+                    "need");
     j->s = sched_make(&ask, &e);
     return j->s || tell(j, NULL, &e);
 }
@@ -219,6 +250,7 @@ static bool prove(job *j)
 
 static bool show(job *j, form as, sched_text *out)
 {
+    double seconds = j->o->times ? 1 : 0;
     sched_error e;
     sched_times t;
     if (!sched_time(j->s, &j->costs, &t, &e))

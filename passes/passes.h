@@ -13,6 +13,7 @@ typedef struct nd_options {
     const char *dump_after;          /* pass name, "all", or NULL */
     bool verify_each;                /* on in tests */
     FILE *dump_to;
+    const char *times;               /* file of measured times of the stages */
 } nd_options;
 
 /* ---- runner.c ----------------------------------------------------------- */
@@ -85,6 +86,11 @@ nd_program *nd_program_new(nd_module *m, int devices);
 /* Fills program->costs: seconds by nd_default_cluster. `i` is all of backward
  * where the program has no list of weight gradients. */
 void nd_stage_costs(nd_module *m);
+
+/* ---- stage_times.c ------------------------------------------------------- */
+
+/* Replaces those by the times that a program has measured. */
+bool nd_stage_times(nd_module *m, const char *path);
 
 /* ---- stages_check.c ------------------------------------------------------ */
 

@@ -236,7 +236,6 @@ nd_program *nd_program_new(nd_module *m, int devices)
 
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
-    (void)o;
     pipe pp = {.m = m, .a = m->ctx->arena};
     pp.devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
     pp.p = stage_count(&m->plan, pp.devices);
@@ -257,5 +256,7 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
         return false;
     pipe_fill(&pp);
     nd_stage_costs(m);
+    if (o && o->times && !nd_stage_times(m, o->times))
+        return false;
     return nd_stages_check(m);
 }
