@@ -130,22 +130,24 @@ bool nd_slots_check(nd_module *m)
 
 /* ---- what it looks like -------------------------------------------------- */
 
-/* Costs of a model are seconds; without any, times are slots. */
-static double seconds_of(const nd_module *m)
+/* Every F, I and W takes a slot, messages none: the picture of the textbooks.
+ * A model's own seconds are for pictures to scale. */
+static sched_costs slots_of(const nd_module *m)
 {
-    return m->program->costs.f ? 1 : 0;
+    return (sched_costs){.cross = m->program->costs.cross};
 }
 
-static bool times_of(const nd_module *m, sched_times *t)
+static bool times_of(const nd_module *m, const sched_costs *c, sched_times *t)
 {
     sched_error e;
-    return sched_time(m->program->sched, &m->program->costs, t, &e);
+    return sched_time(m->program->sched, c, t, &e);
 }
 
 double nd_schedule_bubble(const nd_module *m)
 {
+    sched_costs slots = slots_of(m);
     sched_times t;
-    if (!times_of(m, &t))
+    if (!times_of(m, &slots, &t))
         return 0;
     free(t.rank);
     return t.bubble_total;
@@ -153,24 +155,28 @@ double nd_schedule_bubble(const nd_module *m)
 
 void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
 {
-    const sched_costs *costs = &m->program->costs;
+    bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON;
+    sched_costs slots = slots_of(m);
+    const sched_costs *costs = to_scale ? &m->program->costs : &slots;
     sched *s = m->program->sched;
     sched_times t;
     sched_text text = {0};
-    if (!times_of(m, &t))
+    if (!times_of(m, costs, &t))
         return;
     if (form == ND_SCHEDULE_DRAWN)
-        sched_draw(s, &t, seconds_of(m), &text);
+        sched_draw(s, &t, 0, &text);
     else if (form == ND_SCHEDULE_SVG)
-        sched_svg(s, &t, costs, seconds_of(m), &text);
+        sched_svg(s, &t, costs, 1, &text);
     else if (form == ND_SCHEDULE_JSON)
-        sched_trace(s, costs, seconds_of(m), &text);
+        sched_trace(s, costs, 1, &text);
     else
         sched_write(s, form == ND_SCHEDULE_CSV, &text);
     nd_put(b, text.s);
     free(text.s);
     free(t.rank);
 }
+
+/* ---- the pass ------------------------------------------------------------ */
 
 bool pass_schedule(nd_module *m, const nd_options *o)
 {
@@ -184,12 +190,15 @@ bool pass_schedule(nd_module *m, const nd_options *o)
         return false;
     if (p->nstages == 1)
         snprintf(p->sched->name, sizeof p->sched->name, "no pipeline");
-    /* A file may have its messages. */
-    if (!p->sched->lowered && !sched_lower(p->sched, &p->costs, &e))
+    /* A file may have its messages. Their order is that of the slots, whatever
+     * the model's times: a stage then keeps as many microbatches as its
+     * schedule promises. */
+    sched_costs slots = slots_of(m);
+    if (!p->sched->lowered && !sched_lower(p->sched, &slots, &e))
         return tell(m, p->sched, &e);
     if (!nd_schedule_check(m))
         return false;
-    if (!sched_time(p->sched, &p->costs, &t, &e))
+    if (!sched_time(p->sched, &slots, &t, &e))
         return tell(m, p->sched, &e);
     free(t.rank);
     for (int s = 0; s < p->nstages; s++)

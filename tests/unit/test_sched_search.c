@@ -257,6 +257,34 @@ static void finds_what_has_no_name(void **state)
     sched_free(s);
 }
 
+/* One stage per rank, or two half as long over a loop or a vee, in the same
+ * room: the vee has no bubble. */
+static void best_of_several(void **state)
+{
+    (void)state;
+    question one = {.ask = {.ranks = 4, .v = 1, .micro = 8}};
+    question two = {.ask = {.ranks = 4, .v = 2, .micro = 8}};
+    int which = -1;
+    sched_error err;
+    draw_costs(&one, 0, 0);
+    draw_costs(&two, 0, 0);
+    for (int s = 0; s < 8; s++)
+        two.f[s] = two.i[s] = two.w[s] = two.until_w[s] = .5;
+    for (int r = 0; r < 4; r++)
+        one.room[r] = 4;
+    one.ask.room = two.ask.room = one.room;
+    sched_ask asks[3] = {one.ask, two.ask, two.ask};
+    asks[2].where = SCHED_VEE;
+    sched *s = sched_make_best(asks, 3, &which, &err);
+    assert_int_equal(which, 2);
+    assert_int_equal(s->rank_of[7], 0);
+    sched_free(s);
+    asks[0].micro = asks[1].micro = 0;
+    s = sched_make_best(asks, 2, &which, &err);
+    assert_null(s);
+    assert_non_null(strstr(err.text, "m = 0 microbatches"));
+}
+
 /* ---- the rest -------------------------------------------------------------- */
 
 static void same_question_same_answer(void **state)
@@ -334,6 +362,7 @@ int main(void)
         cmocka_unit_test(no_name_is_better),
         cmocka_unit_test(knows_what_a_sum_before_the_update_costs),
         cmocka_unit_test(finds_what_has_no_name),
+        cmocka_unit_test(best_of_several),
         cmocka_unit_test(same_question_same_answer),
         cmocka_unit_test(what_does_not_cross_is_not_waited_for),
         cmocka_unit_test(large_ones_are_made),
