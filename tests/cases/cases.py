@@ -804,15 +804,17 @@ def compose(b):
     for i, (axes, sp, lines) in enumerate(COMPOSE):
         want = None
         for k, (schedule, ascending) in enumerate(SCHEDULES):
-            if k > 0 and not LONG and k % 3 != i % 3:
+            if k > 0 and not LONG and k % 5 != i % 5:
                 continue
             def program(how, expect=0):
-                MESHES["compose"] = (axes, sp, 5, (lines + "\n  " + how).strip(), [])
+                MESHES["compose"] = (axes, sp, 6, (lines + "\n  " + how).strip(), [])
                 return b.compile("gdrop", "compose", schedule=schedule, sets=["layers=5", "batch=16"], expect=expect)
             where = "%s %s %s: " % (axes, schedule, lines)
             least = max(x for x, _ in needs(program("recompute auto(1)", expect=1)[2]))
             base = None
             for how in ("recompute none", "recompute block", "recompute auto(%d)" % least):
+                if how == "recompute block" and k > 0 and not LONG:
+                    continue
                 rows, w, text = b.run(program(how), "--steps", "3")
                 base = base or (rows, w)
                 check([(r["loss"], r["grad_norm"]) for r in rows] == [(r["loss"], r["grad_norm"]) for r in base[0]]
