@@ -211,6 +211,40 @@ static void put_iterations(report *r, const char *axis, nd_iters it)
         nd_putf(r->b, ", %s %d to %d", axis, it.lo, it.hi - 1);
 }
 
+/* Of a microbatch, by the cost model. */
+static void report_time(report *r, int s)
+{
+    const sched_costs *x = &r->m->program->costs;
+    const nd_program *p = r->m->program;
+    nd_putf(r->b, "  time of a microbatch%s\n    forward    %12s\n",
+            p->nstages > p->ndevices ? nd_fmt(r->a, ", stage %d", s) : "",
+            cg_seconds(r->a, x->f[s]));
+    nd_putf(r->b, "    %-10s %12s\n", x->w[s] > 0 ? "inputs" : "backward",
+            cg_seconds(r->a, x->i[s]));
+    if (x->w[s] > 0)
+        nd_putf(r->b, "    %-10s %12s\n", "weights",
+                cg_seconds(r->a, x->w[s]));
+}
+
+/* The device whose stages take longest: it is the pipeline's pace. */
+static void report_slowest(report *r)
+{
+    const nd_program *p = r->m->program;
+    const sched_costs *x = &p->costs;
+    double *load = ND_NEWN(r->a, double, p->ndevices), mean = 0;
+    int most = 0;
+    for (int s = 0; s < p->nstages; s++)
+        load[p->stage[s].device] += x->f[s] + x->i[s] + x->w[s];
+    for (int d = 0; d < p->ndevices; d++) {
+        most = load[d] > load[most] ? d : most;
+        mean += load[d] / p->ndevices;
+    }
+    if (p->nstages > 1)
+        nd_putf(r->b, "  time          at most %s of a microbatch: %s %d; "
+                "%.0f%% over the mean\n", cg_seconds(r->a, load[most]), device_word(r),
+                most, mean > 0 ? 100 * (load[most] / mean - 1) : 0.0);
+}
+
 static void put_stages(report *r, int device)
 {
     const nd_program *p = r->m->program;
@@ -256,6 +290,9 @@ static void report_device(report *r, int d)
                 {"saved", m->saved_bytes}, {"temporary", m->temp_bytes},
                 {"other", m->arena_bytes - known},    /* loss, alignment */
                 {"peak", m->arena_bytes}};
+    for (int s = 0; s < p->nstages; s++)
+        if (p->stage[s].device == d)
+            report_time(r, s);
     nd_put(r->b, "  memory of one rank\n");
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         nd_putf(r->b, "    %-10s %12s  %15s bytes\n", part[i].name,
@@ -380,6 +417,7 @@ void cg_report_plan(nd_module *m, nd_buf *out)
     report r = {.m = m, .c = nd_code_new(m), .a = m->ctx->arena, .b = out};
     report_plan(&r);
     report_fullest(&r);
+    report_slowest(&r);
     report_remat(&r);
     report_context(&r);
     for (int d = 0; d < m->program->ndevices; d++)

@@ -20,10 +20,12 @@ typedef struct report {
     bool marked;                     /* one of them */
 } report;
 
-static const char *seconds_text(nd_arena *a, double t)
+const char *cg_seconds(nd_arena *a, double t)
 {
     static const char *const unit[] = {"us", "ms", "s"};
     int u = 0;
+    if (t > 0 && t < 0.05e-6)
+        return nd_fmt(a, "%.1f ns", t * 1e9);
     for (t *= 1e6; t >= 1000 && u < 2; u++)
         t /= 1000;
     return nd_fmt(a, "%.1f %s", t, unit[u]);
@@ -57,7 +59,7 @@ static void put_row(report *r, const nd_comm_row *x)
             x->when, x->name, cg_mesh_text(r->m, x->mesh),
             (long long)x->calls, bytes_text(r->a, x->about, x->once),
             bytes_text(r->a, x->about, x->bytes),
-            x->kind == COMM_RECV ? "-" : seconds_text(r->a, x->seconds), mark);
+            x->kind == COMM_RECV ? "-" : cg_seconds(r->a, x->seconds), mark);
 }
 
 static void put_rows(report *r)
@@ -97,7 +99,7 @@ static void put_sum(report *r, uint32_t mesh, int kind)
             kind == ANY ? "all" : nd_comm_names[kind],
             mesh ? nd_fmt(r->a, "over %s", cg_mesh_text(r->m, mesh)) : "all",
             (long long)calls, bytes_text(r->a, about, bytes),
-            kind == COMM_RECV ? "-" : seconds_text(r->a, seconds));
+            kind == COMM_RECV ? "-" : cg_seconds(r->a, seconds));
 }
 
 /* The kinds that occur over `mesh` (0: anywhere), as bits. */

@@ -1,6 +1,7 @@
 /* check_pipeline.c - the plan's `pipeline` line.
  *
  *   pipeline layers -> pp, schedule = interleaved(2), microbatches = 8
+ *   pipeline (enc, dec) -> pp, stages = [4, 5, 3]
  *
  * Which schedules there are is in runtime/schedule/sched.def, and which ranks,
  * stages and microbatches go together is known there.
@@ -104,11 +105,15 @@ static bool right_length(ck *c, const ast_expr *e, int n)
     return false;
 }
 
-static int64_t iterations(const nd_plan *p)
+/* Of all repeats that are cut in stages. */
+static int64_t iterations(const nd_module *m)
 {
     int64_t n = 0;
-    for (int i = 0; i < p->piped.n; i++)
-        n += p->piped.v[i]->size;
+    for (int i = 0; i < m->step->ops.n; i++) {
+        const nd_op *op = m->step->ops.v[i];
+        if (op->kind == OP_REPEAT && nd_is_piped(m, op->axes[0]))
+            n += op->axes[0]->size;
+    }
     return n;
 }
 
@@ -123,7 +128,7 @@ static const char *axes_text(ck *c)
 static void stages(ck *c, ast_expr *e)
 {
     nd_plan *p = &c->m->plan;
-    int64_t sum = 0, most = iterations(p);
+    int64_t sum = 0, most = iterations(c->m);
     if (e->kind == E_NAME && !strcmp(e->str, "auto"))
         return;
     if (e->kind != E_LIST) {
@@ -136,7 +141,7 @@ static void stages(ck *c, ast_expr *e)
     p->stages_given = ND_NEWN(c->ctx->arena, int, n);
     for (int i = 0; i < n; i++) {
         int64_t k;
-        if (!ck_cfg_int(c, e->args->v[i].e, 1, &k))
+        if (!ck_cfg_int(c, e->args->v[i].e, 0, &k))
             return;
         p->stages_given[i] = (int)(k > most ? most + 1 : k);
         sum += k;
@@ -181,10 +186,9 @@ static void find_repeat(nd_op *op, void *user)
 }
 
 /* The pipelined axis needs a repeat that is in no other one. */
-static void check_repeat(ck *c, const ast_rule *r, nd_axis *a)
+static void check_repeat(ck *c, nd_loc at, nd_axis *a)
 {
     seek s = {.axis = a};
-    nd_loc at = r->from->v[0].loc;
     nd_walk(c->m->step, find_repeat, &s);
     if (!s.found) {
         ck_say(c, at, "the model has no `repeat %s` to cut in stages",
@@ -199,42 +203,51 @@ static void check_repeat(ck *c, const ast_rule *r, nd_axis *a)
     }
 }
 
+static bool piped_axes(ck *c, const ast_names *names)
+{
+    nd_plan *p = &c->m->plan;
+    for (int i = 0; i < names->n; i++) {
+        nd_axis *a = ck_model_axis(c, names->v[i]);
+        if (!a)
+            return false;
+        if (nd_is_piped(c->m, a)) {
+            ck_say(c, names->v[i].loc, "`%s` is named twice", a->name);
+            return false;
+        }
+        ND_PUSH(c->ctx->arena, &p->piped, a);
+        if (c->m->loss)
+            check_repeat(c, names->v[i].loc, a);
+    }
+    return true;
+}
+
 void ck_pipeline(ck *c, const ast_pent *e)
 {
-    static const char *const names[] = {"schedule", "microbatches", "stages"};
+    static const char *const names[] = {"schedule", "microbatches", "stages",
+                                        "memory"};
     nd_plan *p = &c->m->plan;
     nd_mesh *m = &c->m->mesh;
     const ast_rule *r = &e->rules->v[0];
-    ast_expr *slot[3];
+    ast_expr *slot[4];
     if (p->piped.n) {
         ck_say(c, e->loc, "a second `pipeline`");
         ck_note(c, p->pipe_loc, "the first one is here");
         return;
     }
-    if (r->from->n != 1 || r->to->n != 1) {
-        ck_say(c, r->loc, "a pipeline is one axis -> one mesh axis");
+    if (r->to->n != 1) {
+        ck_say(c, r->loc, "a pipeline is over one mesh axis");
         return;
     }
-    nd_axis *a = ck_model_axis(c, r->from->v[0]);
     int k = ck_mesh_axis(c, r->to->v[0]);
-    if (!a || k < 0)
+    if (!piped_axes(c, r->from) || k < 0)
         return;
-    ND_PUSH(c->ctx->arena, &p->piped, a);
     p->pipe_loc = r->loc;
     m->pipe = k;
-    if (c->m->loss)
-        check_repeat(c, r, a);
-    if (!ck_cfg_args(c, "pipeline", e->kvs, names, 3, slot))
+    if (!ck_cfg_args(c, "pipeline", e->kvs, names, 4, slot))
         return;
     p->schedule_loc = slot[0] ? slot[0]->loc : r->loc;
     if (slot[0])
         schedule(c, slot[0]);
-    if (count_stages(c) > a->size) {
-        ck_say(c, r->loc, "%lld stages for %lld `%s`: a stage would be "
-               "empty", (long long)count_stages(c), (long long)a->size,
-               a->name);
-        return;
-    }
     if (slot[1])
         ck_microbatches(c, slot[1]);
     else if (!p->micro_loc.file)
@@ -242,6 +255,8 @@ void ck_pipeline(ck *c, const ast_pent *e)
                                                 : m->size[k]);
     if (slot[2])
         stages(c, slot[2]);
+    if (slot[3])
+        ck_cfg_at_least(c, slot[3], 1, &p->memory);
 }
 
 /* Weights of several updates at once are what the passes cannot run yet. */
@@ -274,7 +289,7 @@ void ck_pipeline_numbers(ck *c)
     }
     if (sched_has(p->schedule, 'a'))
         warn_of_meaning(c);
-    if (!runs(p->schedule))
+    if (!runs(p->schedule) && !sched_has(p->schedule, 'w'))
         ck_later(c, p->schedule_loc,
                  nd_fmt(c->ctx->arena, "the schedule `%s`",
                         nd_schedule_name(c->ctx->arena, p)));

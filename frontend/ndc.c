@@ -16,6 +16,10 @@ static const char *const emit_names[] = {
     [NDC_EXE] = "exe",   [NDC_CHECK] = "check",       [NDC_AST] = "ast",
     [NDC_IR] = "ir",     [NDC_VALUES] = "values",     [NDC_SPMD] = "spmd",
     [NDC_C] = "c",       [NDC_PLAN] = "plan", [NDC_SCHEDULE] = "schedule",
+    [NDC_SCHEDULE_CSV] = "schedule.csv",
+    [NDC_SCHEDULE_COMMS] = "schedule.comms.csv",
+    [NDC_SCHEDULE_SVG] = "schedule.svg",
+    [NDC_SCHEDULE_JSON] = "schedule.json",
     [NDC_COMM] = "comm",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
@@ -251,7 +255,12 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         nd_print(text, m);
         return true;
     case NDC_SCHEDULE:
-        nd_schedule_draw(text, m);
+    case NDC_SCHEDULE_CSV:
+    case NDC_SCHEDULE_COMMS:
+    case NDC_SCHEDULE_SVG:
+    case NDC_SCHEDULE_JSON:
+        nd_schedule_show(text, m,
+                         (nd_schedule_form)(o->emit - NDC_SCHEDULE));
         return true;
     case NDC_PLAN:
         cg_report_plan(m, text);

@@ -22,6 +22,10 @@ typedef enum {
     NDC_VALUES,                      /* what it computes on one device */
     NDC_SPMD,                        /* the graph after all passes */
     NDC_SCHEDULE,                    /* the pipeline's timeline */
+    NDC_SCHEDULE_CSV,                /* its computations, as a file */
+    NDC_SCHEDULE_COMMS,              /* ... with messages */
+    NDC_SCHEDULE_SVG,                /* a picture of it */
+    NDC_SCHEDULE_JSON,               /* ... for trace viewers */
     NDC_C,                           /* the generated program */
     NDC_PLAN,                        /* memory, communication, bubble */
     NDC_COMM                         /* every collective, its bytes and time */
@@ -108,7 +112,8 @@ typedef struct ndc_schedule_options {
     const char *ranks, *microbatches;        /* numbers; of a file: its own */
     const char *costs;               /* "F,I,W" or "F,I,W,MESSAGE": times of all
                                         stages; NULL: 1,1,1,0 */
-    const char *emit;                /* timeline (NULL), csv, comms, svg, json */
+    const char *emit;                /* timeline (NULL), csv, comms, svg or
+                                        json */
     const char *out;                 /* NULL: stdout */
     bool list;                       /* the schedules that have a name */
 } ndc_schedule_options;

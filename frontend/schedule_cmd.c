@@ -107,11 +107,7 @@ static void spread_costs(job *j)
 
 static bool tell(job *j, const sched *s, const sched_error *e)
 {
-    char *table = s ? sched_table_around(s, e) : NULL;
-    nd_error(j->c, nd_nowhere, "%s: %s%s%s", j->o->what, e->text,
-             table && *table ? "\n" : "", table ? table : "");
-    free(table);
-    return false;
+    return nd_schedule_error(j->c, nd_nowhere, j->o->what, s, e);
 }
 
 static bool read_file(job *j)
@@ -179,20 +175,6 @@ static bool is_file(const char *what)
 
 /* ---- what it is shown as ------------------------------------------------- */
 
-/* The computations alone. */
-static void drop_messages(sched *s)
-{
-    for (int r = 0; r < s->ranks; r++) {
-        sched_row *row = &s->row[r];
-        int n = 0;
-        for (int i = 0; i < row->n; i++)
-            if (sched_is_compute(row->v[i].op))
-                row->v[n++] = row->v[i];
-        row->n = n;
-    }
-    s->lowered = false;
-}
-
 /* Messages are made, and the whole proved, whatever is shown. */
 static bool prove(job *j)
 {
@@ -210,8 +192,6 @@ static bool show(job *j, form as, sched_text *out)
 {
     sched_error e;
     sched_times t;
-    if (as != AS_COMMS && as != AS_JSON)
-        drop_messages(j->s);
     if (!sched_time(j->s, &j->costs, &t, &e))
         return tell(j, j->s, &e);
     if (as == AS_TIMELINE)

@@ -439,6 +439,10 @@ const nd_rule *nd_rule_over(const nd_plan *p, const nd_axis *a);
 /* "1f1b", "interleaved(2)", "auto(2)", "file("x.csv", 2)": the number where it
  * is not the schedule's own. */
 const char *nd_schedule_name(nd_arena *a, const nd_plan *p);
+/* What is wrong with the schedule `what`, with the table around it as notes,
+ * unless s is NULL. Always false. */
+bool nd_schedule_error(nd_ctx *c, nd_loc at, const char *what, const sched *s,
+                       const sched_error *e);
 /* Does the stage run forward again, before backward? */
 bool nd_runs_again(const nd_plan *p, int stage);
 

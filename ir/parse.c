@@ -311,7 +311,7 @@ static void read_stages(nd_reader *r)
     ND_VEC(int) v = {0};
     nd_rd_expect(r, '[', "`[`");
     do {
-        int k = (int)nd_rd_int(r, 1, 1 << 20, "iterations");
+        int k = (int)nd_rd_int(r, 0, 1 << 20, "iterations");
         ND_PUSH(r->c->arena, &v, k);
     } while (nd_rd_take(r, ','));
     nd_rd_expect(r, ']', "`]`");
@@ -366,6 +366,8 @@ static void read_pipeline(nd_reader *r)
             p->microbatches = (int)nd_rd_int(r, 1, 1 << 16, "a number");
         else if (strcmp(what, "stages") == 0)
             read_stages(r);
+        else if (strcmp(what, "memory") == 0)
+            p->memory = nd_rd_num(r);
         else
             nd_rd_fail(r, at, "`%.40s` is not an option of pipeline", what);
     }

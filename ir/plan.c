@@ -4,9 +4,12 @@
  *   rule of key: none   rule over key: seq -> cp
  *
  * Scoped rules cut how parameters are stored and are not meant here. And what
- * its schedule is called.
+ * its schedule is called, and how a fault of one is told.
  */
 #include "ir.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 const char *nd_schedule_name(nd_arena *a, const nd_plan *p)
 {
@@ -18,6 +21,19 @@ const char *nd_schedule_name(nd_arena *a, const nd_plan *p)
         return v ? nd_fmt(a, "auto(%d)", v) : "auto";
     const sched_info *k = &sched_kinds[p->schedule];
     return k->v ? k->name : nd_fmt(a, "%s(%d)", k->name, v);
+}
+
+bool nd_schedule_error(nd_ctx *c, nd_loc at, const char *what, const sched *s,
+                       const sched_error *e)
+{
+    nd_error(c, at, "%s: %s", what, e->text);
+    char *table = s ? sched_table_around(s, e) : NULL;
+    for (char *line = table, *end; line && *line; line = end + 1) {
+        end = strchr(line, '\n');
+        nd_note(c, nd_nowhere, "%.*s", (int)(end - line), line);
+    }
+    free(table);
+    return false;
 }
 
 const nd_rule *nd_rule_of(const nd_plan *p, const nd_axis *a)

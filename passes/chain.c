@@ -6,8 +6,8 @@
  *
  * Forward: a repeat needs some ops, which stand in front of it as late as can
  * be: in front of the first repeat that needs them. What no repeat needs stands
- * at the end. What depends on inputs alone, and copies of weights, have no unit:
- * each stage makes them.
+ * at the end. What depends on inputs alone, and copies of weights, have no
+ * unit: each stage makes them.
  *
  * Backward: gradients come down the chain. An op stands at the lowest unit at
  * which its operands are at hand: not below forward values that it reads, nor

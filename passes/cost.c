@@ -144,7 +144,7 @@ double nd_comm_seconds(const nd_cluster *c, const nd_mesh *m, nd_comm_kind k,
     return rounds(k, members) * latency + bytes / bandwidth;
 }
 
-/* ---- the time of an op ---------------------------------------------------- */
+/* ---- the time of an op --------------------------------------------------- */
 
 double nd_local_bytes(const nd_type *t, const nd_mesh *mesh)
 {

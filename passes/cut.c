@@ -4,9 +4,9 @@
  *   pipeline layers -> pp, stages = [1, 2, 4]  so many iterations each
  *
  * Stages begin with iterations and around repeats. Inside other ops one begins
- * if that makes the heaviest device 3% lighter, or if nothing else will do. What
- * stands between two repeats goes where it balances, also when the iterations
- * are given.
+ * if that makes the heaviest device 3% lighter, or if nothing else will do.
+ * What stands between two repeats goes where it balances, also when the
+ * iterations are given.
  */
 #include "pipeline.h"
 
@@ -21,15 +21,23 @@ typedef struct asking {
     int *device, *flight, *least, *most;
 } asking;
 
-/* Microbatches that each stage holds at once. */
+/* Microbatches that each stage holds at once, by the schedule; of one that is
+ * not known yet, by 1f1b. */
 static void count_flights(const pipe *pp, int *flight)
 {
-    int m = pp->m->plan.microbatches;
+    const nd_plan *p = &pp->m->plan;
+    sched_ask ask = {.kind = p->schedule, .ranks = pp->devices,
+                     .v = p->per_device, .micro = p->microbatches};
+    sched_error err;
+    sched *x = p->schedule < SCHED_NKINDS && pp->p > 1 ? sched_make(&ask, &err)
+                                                       : NULL;
     for (int s = 0; s < pp->p; s++) {
         int ahead = pp->p - s;
-        bool all = pp->m->plan.schedule == SCHED_KIND_GPIPE || ahead > m;
-        flight[s] = all ? m : ahead;
+        flight[s] = x ? sched_slots(x, s, SCHED_UNTIL_W)
+                    : ahead < p->microbatches ? ahead : p->microbatches;
     }
+    if (x)
+        sched_free(x);
 }
 
 /* The unit of iteration i of all repeats, one after another. */
@@ -117,15 +125,13 @@ static void refuse(const pipe *pp)
 {
     const nd_plan *p = &pp->m->plan;
     int n = places_to_cut(pp);
-    if (p->nstages_given)
-        nd_error(pp->m->ctx, p->pipe_loc, "stages with so many iterations "
-                 "cannot be cut: a stage would be empty");
+    if (n + 1 < pp->p)
+        nd_error(pp->m->ctx, p->pipe_loc, "%d pipeline stages of a program "
+                 "that can be cut at %d place%s: a stage would be empty",
+                 pp->p, n, n == 1 ? "" : "s");
     else
-        nd_error(pp->m->ctx, p->pipe_loc, "%d pipeline stages, but there are "
-                 "%d place%s to cut, %lld iterations included: a stage would "
-                 "be empty", pp->p, n, n == 1 ? "" : "s",
-                 (long long)(unit_of(pp, 0) < pp->n ?
-                             pp->repeats.v[0].n : 0));
+        nd_error(pp->m->ctx, p->pipe_loc, "stages of so many iterations: one "
+                 "without any would be empty");
 }
 
 static void refuse_memory(const pipe *pp, const asking *x,

@@ -1,10 +1,10 @@
 /* partition.c - cut a chain of units into stages, as numbers alone.
  *
- * Dynamic programming over (stage, first unit), from the last stage back, twice:
- * once for the least time of the heaviest stage, once, none being heavier than
- * that, for the least sum of squares. A stage grows unit by unit and stops where
- * it is too heavy, so that a pass costs about units^2 steps, whatever the number
- * of stages. Time and memory of a stage only grow with it.
+ * Dynamic programming over (stage, first unit), from the last stage back,
+ * twice: once for the least time of the heaviest stage, once, none being
+ * heavier than that, for the least sum of squares. A stage grows unit by unit
+ * and stops where it is too heavy, so that a pass costs about units^2 steps,
+ * whatever the number of stages. Time and memory of a stage only grow with it.
  *
  * Devices with several stages: the same, then steps that move one unit between
  * two stages as long as they help the heaviest device. That is exact for equal

@@ -27,6 +27,7 @@ void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
 
+bool pass_twins(nd_module *m, const nd_options *o);
 bool pass_experts(nd_module *m, const nd_options *o);
 bool pass_precision(nd_module *m, const nd_options *o);
 bool pass_context(nd_module *m, const nd_options *o);
@@ -74,6 +75,12 @@ void nd_mincut_solve(nd_mincut *c, bool *kept);
 /* Empty stages, placed as the plan's schedule wants them. */
 nd_program *nd_program_new(nd_module *m, int devices);
 
+/* ---- stage_costs.c ------------------------------------------------------- */
+
+/* Fills program->costs: seconds by nd_default_cluster. `i` is all of backward
+ * where the program has no list of weight gradients. */
+void nd_stage_costs(nd_module *m);
+
 /* ---- stages_check.c ------------------------------------------------------ */
 
 /* Proves that every stage has what its ops read, and that each iteration and
@@ -82,12 +89,21 @@ bool nd_stages_check(nd_module *m);
 
 /* ---- schedule.c --------------------------------------------------------- */
 
-/* Proves that the schedule is right, and that the slots hold what the
- * microbatches keep. Reports what is wrong. */
+/* The plan's schedule, made or read: computations alone, or from a file as they
+ * are there. It belongs to the context. NULL after an error. */
+sched *nd_schedule_new(nd_module *m, int devices);
+/* Proves that every microbatch is computed once on every stage, in order, and
+ * that no devices wait for each other in a circle. */
 bool nd_schedule_check(nd_module *m);
-/* Draws the timeline: a row per device, a column per slot. */
-void nd_schedule_draw(nd_buf *b, const nd_module *m);
-/* Idle slots over all slots of all devices, between 0 and 1. */
+/* Proves that the slots hold what the microbatches keep. */
+bool nd_slots_check(nd_module *m);
+typedef enum {
+    ND_SCHEDULE_DRAWN,               /* for a terminal */
+    ND_SCHEDULE_CSV, ND_SCHEDULE_COMMS,      /* computations; messages too */
+    ND_SCHEDULE_SVG, ND_SCHEDULE_JSON
+} nd_schedule_form;
+void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form);
+/* Idle time over all time of all devices, between 0 and 1. */
 double nd_schedule_bubble(const nd_module *m);
 
 /* ---- cost.c ------------------------------------------------------------- */

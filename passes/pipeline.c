@@ -252,5 +252,6 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     if (nd_wants_split(m) && !nd_split_backward(&pp))
         return false;
     pipe_fill(&pp);
+    nd_stage_costs(m);
     return nd_stages_check(m);
 }

@@ -41,7 +41,7 @@ typedef struct pipe {
     int n;
     pipe_unit *unit;
     ND_VEC(part_share) shares;       /* bytes of units */
-    nd_table places;                 /* op of the step -> pipe_place, in units */
+    nd_table places;                 /* op -> pipe_place, in units */
     int *stage_of;                   /* by unit */
 } pipe;
 

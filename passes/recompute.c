@@ -12,6 +12,9 @@
  * larger than both (scores); `recompute block` everything but what a repeat
  * carries. The same ops on the same operands give the same bits, dropout
  * included: its numbers depend on indices alone.
+ *
+ * The same choice is made for gradients of weights that wait (split.c): what of
+ * the gradients of inputs is kept for them. Their products are not made again.
  */
 #include "recompute.h"
 
@@ -183,6 +186,14 @@ static void collect(remat *r)
     find_of_grads(r);
 }
 
+/* What a repeat carries is kept rather than another name of it: it lies in its
+ * stack then, without a copy. */
+static int64_t weight_of(const remat *r, const nd_value *v)
+{
+    bool renamed = v->def && v->def->kind == OP_RENAME && !v->def->in[0]->def;
+    return 2 * local_bytes(r->m, &v->type) + renamed;
+}
+
 static void decide(remat *r, const bool *read)
 {
     nd_arena *a = r->m->ctx->arena;
@@ -192,7 +203,7 @@ static void decide(remat *r, const bool *read)
         nd_value *v = r->values.v[i];
         if (at_hand(r, v))
             continue;
-        nd_mincut_node(c, i, local_bytes(r->m, &v->type));
+        nd_mincut_node(c, i, weight_of(r, v));
         if (read[i])
             nd_mincut_sink(c, i);
         if (!can_repeat(r, v)) {

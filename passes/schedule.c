@@ -1,10 +1,12 @@
-/* schedule.c - which schedule the stages run: made by its name or read from a
- * file, with messages where something crosses between devices, and proved. All
- * of that is runtime/schedule's, which knows no models; here are the questions
- * and, where they have no answer, the errors.
+/* schedule.c - what each device does, in which order: the plan's schedule by
+ * name or from a file, with its messages, proved; and the slots that its stages
+ * need.
  *
- *   stage 0   sends %h        crosses: ahead, back
- *   stage 1   sends %dh back
+ *   gpipe  0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3
+ *   1f1b   0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3
+ *
+ * The schedule itself is the work of runtime/schedule; here it meets a program:
+ * which boundaries values cross, and what its actions cost.
  */
 #include "passes.h"
 
@@ -12,158 +14,195 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void free_sched(void *x)
+static bool tell(nd_module *m, const sched *s, const sched_error *e)
 {
-    sched_free(x);
+    return nd_schedule_error(m->ctx, m->plan.schedule_loc, "schedule", s, e);
 }
 
-/* With the table around what is wrong, if there is one. */
-static bool refuse(nd_module *m, const sched *s, const sched_error *err)
-{
-    nd_error(m->ctx, m->plan.pipe_loc, "schedule: %s", err->text);
-    char *table = s ? sched_table_around(s, err) : NULL;
-    for (char *line = table; line && *line;) {
-        size_t n = strcspn(line, "\n");
-        nd_note(m->ctx, nd_nowhere, "%.*s", (int)n, line);
-        line += n + (line[n] == '\n');
-    }
-    free(table);
-    return false;
-}
+/* ---- the plan's schedule ------------------------------------------------- */
 
-/* ---- what it is asked for ------------------------------------------------ */
-
-/* Until something better is known, I and W take as long as F. */
-static void set_costs(nd_module *m)
+/* As the plan says it; beside the file in which it says so. */
+static const char *path_of(const nd_module *m)
 {
-    nd_program *p = m->program;
-    uint8_t *cross = ND_NEWN(m->ctx->arena, uint8_t, p->nstages + 1);
-    for (int s = 0; s + 1 < p->nstages; s++) {
-        cross[s] |= p->stage[s].send_fwd.n ? SCHED_AHEAD : 0;
-        cross[s] |= p->stage[s + 1].send_bwd.n ? SCHED_BACK : 0;
-    }
-    p->costs.cross = cross;
-}
-
-static char *read_file(nd_module *m, const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    nd_buf b = {.arena = m->ctx->arena};
-    char part[4096];
-    size_t got;
-    nd_put(&b, "");
-    while (f && (got = fread(part, 1, sizeof part, f)) > 0)
-        nd_putn(&b, part, got);
-    if (!f || ferror(f)) {
-        nd_error(m->ctx, m->plan.pipe_loc, "cannot read \"%s\": %s", path,
-                 strerror(errno));
-        b.s = NULL;
-    }
-    if (f)
-        fclose(f);
-    *n = b.n;
-    return b.s;
-}
-
-static sched *from_file(nd_module *m)
-{
-    const nd_program *p = m->program;
+    const nd_ctx *c = m->ctx;
     const char *path = m->plan.schedule_file;
-    sched_error err = {.rank = -1};
-    size_t n;
-    char *text = read_file(m, path, &n);
-    sched *s = text ? sched_read(text, n, path, &err) : NULL;
-    if (text && !s)
-        refuse(m, NULL, &err);
-    if (!s)
-        return NULL;
-    bool same = s->ranks == p->ndevices && s->stages == p->nstages;
-    for (int i = 0; same && i < s->stages; i++)
-        same = s->rank_of[i] == p->stage[i].device;
-    if (!same)
-        sched_fail(&err, -1, 0, "\"%s\" has %d stages on %d ranks, the plan %d "
-                   "on %d, or they are placed otherwise", path, s->stages,
-                   s->ranks, p->nstages, p->ndevices);
-    else if (s->micro != p->nmicro)
-        sched_fail(&err, -1, 0, "\"%s\" has %d microbatches, the plan %d", path,
-                   s->micro, p->nmicro);
-    else
-        return s;
-    refuse(m, NULL, &err);
-    sched_free(s);
-    return NULL;
+    int file = m->plan.schedule_loc.file;
+    if (*path == '/' || file < 1 || file > c->files.n)
+        return path;
+    const char *from = c->files.v[file - 1].name;
+    const char *slash = strrchr(from, '/');
+    return slash ? nd_fmt(c->arena, "%.*s%s", (int)(slash + 1 - from), from,
+                          path) : path;
 }
 
-static sched *make(nd_module *m)
+static sched *read_schedule(nd_module *m, sched_error *e)
 {
-    const nd_program *p = m->program;
-    sched_error err = {.rank = -1};
-    sched_ask ask = {.kind = m->plan.schedule, .ranks = p->ndevices,
-                     .v = m->plan.per_device, .micro = p->nmicro,
-                     .costs = &p->costs, .sync = m->train.clip > 0};
+    enum { MOST = 1 << 26 };
+    const char *path = path_of(m);
+    nd_buf text = {.arena = m->ctx->arena};
+    char part[4096];
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        sched_fail(e, -1, 0, "cannot read `%s`: %s", path, strerror(errno));
+        return NULL;
+    }
+    for (size_t n; text.n < MOST && (n = fread(part, 1, sizeof part, f)) > 0;)
+        nd_putn(&text, part, n);
+    fclose(f);
+    return sched_read(text.n ? text.s : "", text.n, m->plan.schedule_file, e);
+}
+
+sched *nd_schedule_new(nd_module *m, int devices)
+{
+    sched_error e = {.rank = -1};
+    sched_ask ask = {.kind = m->plan.schedule, .ranks = devices,
+                     .v = m->plan.per_device, .micro = m->plan.microbatches,
+                     .sync = m->train.clip > 0};
+    if (m->program)
+        ask.costs = &m->program->costs;
     /* Without a pipeline, holding more than one microbatch gains nothing. */
-    if (p->nstages == 1)
+    if (devices == 1 && (!m->program || m->program->nstages == 1))
         ask.kind = SCHED_KIND_1F1B;
-    sched *s = sched_make(&ask, &err);
+    sched *s = ask.kind == SCHED_KIND_FILE ? read_schedule(m, &e)
+                                           : sched_make(&ask, &e);
     if (!s)
-        refuse(m, NULL, &err);
+        tell(m, NULL, &e);
+    else
+        nd_ctx_keep(m->ctx, (void (*)(void *))sched_free, s);
     return s;
 }
 
-/* ---- the pass ------------------------------------------------------------ */
+/* A schedule from a file is for some numbers of devices, stages, microbatches,
+ * and puts each stage on a device. */
+static bool fits(nd_module *m, const sched *s)
+{
+    const nd_program *p = m->program;
+    sched_error e;
+    if (s->ranks != p->ndevices || s->stages != p->nstages ||
+        s->micro != p->nmicro) {
+        sched_fail(&e, -1, 0, "%s is for %d devices, %d stages and %d "
+                   "microbatches; the program has %d, %d and %d", s->name,
+                   s->ranks, s->stages, s->micro, p->ndevices, p->nstages,
+                   p->nmicro);
+        return tell(m, NULL, &e);
+    }
+    for (int i = 0; i < s->stages; i++)
+        if (s->rank_of[i] != p->stage[i].device) {
+            sched_fail(&e, -1, 0, "%s has stage %d on device %d, the program "
+                       "on device %d", s->name, i, s->rank_of[i],
+                       p->stage[i].device);
+            return tell(m, NULL, &e);
+        }
+    return true;
+}
+
+/* ---- proofs -------------------------------------------------------------- */
+
+/* What crosses after each stage. */
+static uint8_t *crossings(const nd_module *m)
+{
+    const nd_program *p = m->program;
+    uint8_t *cross = ND_NEWN(m->ctx->arena, uint8_t, p->nstages);
+    for (int s = 0; s + 1 < p->nstages; s++)
+        cross[s] = (p->stage[s].send_fwd.n > 0 ? SCHED_AHEAD : 0) |
+                   (p->stage[s + 1].send_bwd.n > 0 ? SCHED_BACK : 0);
+    return cross;
+}
 
 bool nd_schedule_check(nd_module *m)
 {
-    const nd_program *p = m->program;
-    sched_error err = {.rank = -1};
-    bool ok = sched_check(p->sched, p->costs.cross, &err);
-    for (int s = 0; ok && s < p->nstages; s++)
-        for (int k = 0; ok && k < SCHED_NSPANS; k++)
-            ok = sched_check_slots(p->sched, s, (sched_span)k,
-                                   p->stage[s].slots[k], &err);
-    return ok || refuse(m, p->sched, &err);
+    sched_error e;
+    return sched_check(m->program->sched, crossings(m), &e) ||
+           tell(m, m->program->sched, &e);
 }
+
+bool nd_slots_check(nd_module *m)
+{
+    const nd_program *p = m->program;
+    sched_error e;
+    for (int s = 0; s < p->nstages; s++)
+        for (int k = 0; k < SCHED_NSPANS; k++)
+            if (!sched_check_slots(p->sched, s, (sched_span)k,
+                                   p->stage[s].slots[k], &e))
+                return tell(m, p->sched, &e);
+    return true;
+}
+
+/* ---- what it looks like -------------------------------------------------- */
+
+/* Every F, I and W takes a slot, messages none: the picture of the textbooks.
+ * A model's own seconds are for pictures to scale. */
+static sched_costs slots_of(const nd_module *m)
+{
+    return (sched_costs){.cross = m->program->costs.cross};
+}
+
+static bool times_of(const nd_module *m, const sched_costs *c, sched_times *t)
+{
+    sched_error e;
+    return sched_time(m->program->sched, c, t, &e);
+}
+
+double nd_schedule_bubble(const nd_module *m)
+{
+    sched_costs slots = slots_of(m);
+    sched_times t;
+    if (!times_of(m, &slots, &t))
+        return 0;
+    free(t.rank);
+    return t.bubble_total;
+}
+
+void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
+{
+    bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON;
+    sched_costs slots = slots_of(m);
+    const sched_costs *costs = to_scale ? &m->program->costs : &slots;
+    sched *s = m->program->sched;
+    sched_times t;
+    sched_text text = {0};
+    if (!times_of(m, costs, &t))
+        return;
+    if (form == ND_SCHEDULE_DRAWN)
+        sched_draw(s, &t, 0, &text);
+    else if (form == ND_SCHEDULE_SVG)
+        sched_svg(s, &t, costs, 1, &text);
+    else if (form == ND_SCHEDULE_JSON)
+        sched_trace(s, costs, 1, &text);
+    else
+        sched_write(s, form == ND_SCHEDULE_CSV, &text);
+    nd_put(b, text.s);
+    free(text.s);
+    free(t.rank);
+}
+
+/* ---- the pass ------------------------------------------------------------ */
 
 bool pass_schedule(nd_module *m, const nd_options *o)
 {
     (void)o;
     nd_program *p = m->program;
-    sched_error err = {.rank = -1};
-    set_costs(m);
-    bool file = m->plan.schedule == SCHED_KIND_FILE && p->nstages > 1;
-    p->sched = file ? from_file(m) : make(m);
-    if (!p->sched)
+    sched_error e;
+    sched_times t;
+    p->costs.cross = crossings(m);
+    p->sched = nd_schedule_new(m, p->ndevices);
+    if (!p->sched || !fits(m, p->sched))
         return false;
-    nd_ctx_keep(m->ctx, free_sched, p->sched);
-    if (!p->sched->lowered && !sched_lower(p->sched, &p->costs, &err))
-        return refuse(m, p->sched, &err);
+    if (p->nstages == 1)
+        snprintf(p->sched->name, sizeof p->sched->name, "no pipeline");
+    /* A file may have its messages. Their order is that of the slots, whatever
+     * the model's times: a stage then keeps as many microbatches as its
+     * schedule promises. */
+    sched_costs slots = slots_of(m);
+    if (!p->sched->lowered && !sched_lower(p->sched, &slots, &e))
+        return tell(m, p->sched, &e);
+    if (!nd_schedule_check(m))
+        return false;
+    if (!sched_time(p->sched, &slots, &t, &e))
+        return tell(m, p->sched, &e);
+    free(t.rank);
     for (int s = 0; s < p->nstages; s++)
         for (int k = 0; k < SCHED_NSPANS; k++)
             p->stage[s].slots[k] = sched_slots(p->sched, s, (sched_span)k);
-    return nd_schedule_check(m);
-}
-
-/* ---- what is shown of it ------------------------------------------------- */
-
-void nd_schedule_draw(nd_buf *b, const nd_module *m)
-{
-    sched_times t;
-    sched_error err;
-    sched_text text = {0};
-    if (!sched_time(m->program->sched, &m->program->costs, &t, &err))
-        return;
-    sched_draw(m->program->sched, &t, 0, &text);
-    nd_putn(b, text.s, text.n);
-    free(text.s);
-    free(t.rank);
-}
-
-double nd_schedule_bubble(const nd_module *m)
-{
-    sched_times t;
-    sched_error err;
-    if (!sched_time(m->program->sched, &m->program->costs, &t, &err))
-        return 0;
-    free(t.rank);
-    return t.bubble_total;
+    return nd_slots_check(m);
 }

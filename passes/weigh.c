@@ -115,8 +115,8 @@ static double state_bytes(const nd_module *m, const nd_param *p)
                                 : 1;
     if (!m->loss)
         return weights;
-    return weights + grads + nd_states_of(&m->train, p->frozen, p->muon) * weights /
-                             parts;
+    int states = nd_states_of(&m->train, p->frozen, p->muon);
+    return weights + grads + states * weights / parts;
 }
 
 static void weigh_bytes(pipe *pp)

@@ -2,8 +2,8 @@
  *
  *   1f1b: 2 stages, 3 microbatches, 12 slots, bubble 25.0% of the time, 33.3%
  *   of the work, in flight 2 1                                   (one line)
- *   stage 0 | F0 F1 .. B0 -  F2 B1 -  .. B2 -
- *   stage 1 | .. F0 B0 -  F1 B1 -  F2 B2 -  ..
+ *   stage 0 | F0 F1 .. .. B0 -  F2 B1 -  .. B2 -
+ *   stage 1 | .. F0 B0 -  F1 B1 -  F2 B2 -  .. ..
  *
  * `..` is an idle slot, `-` goes on with what is before it. Where times are no
  * whole numbers, a column is a part of the time: `F0--F1-...B0-----`. What is
@@ -131,7 +131,7 @@ static void put_line(sched_text *out, const char *c, int n)
 {
     while (n > 0 && c[n - 1] == ' ')
         n--;
-    sched_put(out, "%.*s\n", n, c);
+    sched_put(out, "%s%.*s\n", n ? " " : "", n, c);
 }
 
 /* ---- all of it ----------------------------------------------------------- */
@@ -245,9 +245,9 @@ void sched_draw(const sched *s, const sched_times *t, double seconds,
     int digits = snprintf(NULL, 0, "%d", s->ranks - 1);
     for (int r = 0; line && r < s->ranks; r++) {
         draw_row(&v, &s->row[r], line);
-        sched_put(out, "%s %*d | ", v.plain ? "stage" : "device", digits, r);
+        sched_put(out, "%s %*d |", v.plain ? "stage" : "device", digits, r);
         if (v.tail > 0)
-            sched_put(out, "%.*s~~ ", v.head, line);
+            sched_put(out, " %.*s~~", v.head, line);
         put_line(out, line + (v.tail > 0 ? v.columns - v.tail : 0),
                  v.tail > 0 ? v.tail : v.columns);
     }

@@ -127,6 +127,16 @@ typedef struct sched_costs {
     const uint8_t *cross;        /* see above; stages - 1 of them, or NULL */
 } sched_costs;
 
+/* Costs in seconds that a program has measured, one row per stage after the line
+ * "stage,F,I,W,B,ahead,back". Errors name row and column. free(out->v). */
+typedef struct sched_measured {
+    int stages;
+    sched_costs costs;           /* within v; says nothing of memory */
+    double *v;
+} sched_measured;
+bool sched_times_read(const char *text, size_t n, sched_measured *out,
+                      sched_error *err);
+
 /* ---- making -------------------------------------------------------------- */
 
 typedef struct sched_ask {
@@ -152,6 +162,11 @@ typedef struct sched_ask {
 /* Computations alone, in order. NULL and *err if the kind cannot have these
  * numbers: the text names the rule and the legal values. */
 sched *sched_make(const sched_ask *ask, sched_error *err);
+/* The one that takes least time of what is asked for: asks of other placements,
+ * v or kinds, each with costs of its own stages. NULL if none can be made; *err
+ * is of the first. */
+sched *sched_make_best(const sched_ask *asks, int n, int *which,
+                       sched_error *err);
 /* Those rules alone: false and *err where sched_make would refuse. */
 bool sched_legal(const sched_ask *ask, sched_error *err);
 /* "1f1b", "interleaved(2)": false if there is no such schedule. */
@@ -228,8 +243,9 @@ void sched_put(sched_text *t, const char *fmt, ...)
  * "0REDUCE_GRAD", skipped. Where a B has a W beside it, B means I. */
 sched *sched_read(const char *text, size_t n, const char *name,
                   sched_error *err);
-/* csv: with idle cells where times are integers; else as they follow. */
-void sched_write(const sched *s, bool idle, sched_text *out);
+/* As CSV: computations alone, with an empty cell for an idle slot if their
+ * times are whole numbers; or all there is. */
+void sched_write(const sched *s, bool compute, sched_text *out);
 /* One row's actions, separated by spaces. */
 void sched_write_row(const sched *s, int rank, sched_text *out);
 /* Of schedules that sched_time has timed. `seconds`: of a unit of time; 0: the

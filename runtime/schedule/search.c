@@ -21,6 +21,7 @@ enum {
     CHANGE_WORK = 100000000,     /* by changes: each all actions once */
     MAX_WIDTH = 2000,
     MAX_CHANGES = 60000,
+    PERIODS = 64,
     NBEST = 3,                   /* of so many schedules changes are tried */
     MAX_V = 80,                  /* codes are bytes */
     MAX_ACTIONS = 12000000
@@ -145,6 +146,16 @@ static void try_rules(pool *p)
                 }
 }
 
+/* Periods from the shortest possible on: those that fit their room are long. */
+static void try_cycles(pool *p)
+{
+    const search_problem *q = p->q;
+    long each = (long)q->ranks * q->length * 16;
+    for (int i = 0; i < PERIODS && i * each < RULE_WORK && !proved(p); i++)
+        if (search_cycle(q, q->work * (1 + i / 16.), p->try))
+            offer(p);
+}
+
 static void try_beam(pool *p)
 {
     search_problem q = *p->q;
@@ -212,6 +223,7 @@ sched *sched_search(const sched_ask *ask, sched_error *err)
         return NULL;
     if (pool_new(&p, &q) && set_bound(&q, err)) {
         try_names(&p, ask);
+        try_cycles(&p);
         try_rules(&p);
         try_beam(&p);
         try_changes(&p);

@@ -3,6 +3,7 @@
  *
  *   model    the question as tables, an order's time, an order's memory
  *   list     one schedule, chosen action by action by a rule
+ *   cycle    one that repeats itself, a microbatch per period
  *   beam     many half-made schedules side by side, the hopeless ones dropped
  *   improve  a schedule, changed where its critical path is
  *
@@ -42,6 +43,7 @@ typedef struct search_problem {
     bool careful;                /* no state is a dead end, for which some that
                                     are none are left out where v > 1 */
     double bound;                /* no schedule ends sooner */
+    double work;                 /* of the busiest rank for one microbatch */
     void *tables;
 } search_problem;
 
@@ -130,6 +132,9 @@ typedef struct search_rule {
 } search_rule;
 bool search_list(const search_problem *q, const search_rule *rule,
                  uint8_t *order);
+
+/* False if not all actions of a microbatch find a place within a period. */
+bool search_cycle(const search_problem *q, double period, uint8_t *order);
 
 /* At most `width` states at a time. False if nothing ends sooner than
  * `best->time`; else order and *best are set. */

@@ -63,8 +63,8 @@ static void set_lags(search_problem *q, const sched_costs *c)
 }
 
 /* When each rank starts, if all do as soon as they can; what is left to do after
- * a stage's last I; what each rank's work alone takes. */
-static void set_bounds(search_problem *q, bool sync)
+ * a stage's last I. */
+static void set_ends(search_problem *q, bool sync)
 {
     double head = 0;
     for (int r = 0; r < q->ranks; r++)
@@ -79,9 +79,8 @@ static void set_bounds(search_problem *q, bool sync)
         double work = 0;
         for (int c = 0; c < q->v; c++)
             for (int k = 0; k < NSTEPS; k++)
-                work += q->micro * q->cost[k][q->stage_at[r * q->v + c]];
-        work += sync ? q->off[r] : 0;
-        q->bound = work > q->bound ? work : q->bound;
+                work += q->cost[k][q->stage_at[r * q->v + c]];
+        q->work = work > q->work ? work : q->work;
         q->off[r] = sync ? 0 : q->off[r];
     }
     for (int s = 0; s < q->stages; s++) {
@@ -147,7 +146,7 @@ bool search_problem_make(search_problem *q, const sched_ask *ask, bool whole,
     }
     set_costs(q, c, whole);
     set_lags(q, c);
-    set_bounds(q, ask->sync);
+    set_ends(q, ask->sync);
     for (int r = 0; r < q->ranks; r++) {
         q->room[r] = ask->room ? ask->room[r] : INFINITY;
         double least = least_room(q, r);

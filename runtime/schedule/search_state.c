@@ -3,12 +3,13 @@
  *
  *   rank 1 of 2, after F F: F needs room and F of rank 0; I needs nothing
  *
- * Room: a microbatch may only start on a rank if the oldest one there can still
- * be finished, with all W that wait done first. The oldest of all is the oldest
- * on every rank that it has not left, so it never waits for room, and no state
- * is a dead end. With slots each has one of its own from the beginning. With
- * several stages on a rank another microbatch might make room for the oldest:
- * who can afford a dead end may ask for such states too (`careful` off).
+ * Room: F may only run if the microbatches of its rank could then be finished
+ * one after another, with all W that wait done first. The oldest of all is the
+ * oldest on every rank that it has not left, so it never waits for room, and no
+ * state is a dead end. With slots each stage has one of each span from the
+ * beginning. With several stages on a rank a younger microbatch might make room
+ * for an older one: who can afford dead ends may ask for such states too
+ * (`careful` off).
  */
 #include "search.h"
 
@@ -86,35 +87,47 @@ static double growth(const search_problem *q, const search_state *st, int s,
     return d;
 }
 
-/* Could the rank's oldest microbatch be finished, if F of `stage` ran now? */
-static bool oldest_ends(const search_problem *q, const search_state *st,
-                        int rank, int stage)
+/* Could the rank finish microbatch `mb` once all before it are, and all W that
+ * wait, if F of `stage` ran now? */
+static bool ends(const search_problem *q, const search_state *st, int rank,
+                 int stage, int mb)
 {
     const double *until_i = q->keep[SCHED_UNTIL_I];
     const double *until_w = q->keep[SCHED_UNTIL_W];
-    const double *i_to_w = q->keep[SCHED_I_TO_W];
     const int *own = &q->stage_at[rank * q->v];
-    double kept = st->kept[rank] + until_i[stage] + until_w[stage];
-    int oldest = q->micro;
+    double kept = 0;
     for (int c = 0; c < q->v; c++) {
-        int s = own[c], back = st->n[STEP_I][s];
-        oldest = back < oldest ? back : oldest;
-        kept -= (back - st->n[STEP_W][s]) * (until_w[s] + i_to_w[s]);
-    }
-    for (int c = 0; c < q->v; c++) {
-        int s = own[c];
-        if (st->n[STEP_F][s] + (s == stage) <= oldest)
-            kept += until_i[s] + until_w[s];
+        int s = own[c], from = st->n[STEP_I][s];
+        int until = st->n[STEP_F][s] + (s == stage);
+        from = from > mb ? from : mb;
+        until = until > mb ? until : mb + 1;         /* its own F */
+        kept += (until - from) * (until_i[s] + until_w[s]);
     }
     if (!has_room(q, rank, kept))
         return false;
     for (int c = q->v - 1; c >= 0; c--) {
         int s = own[c];
-        if (st->n[STEP_I][s] > oldest)
+        if (st->n[STEP_I][s] > mb)
             continue;
-        if (!has_room(q, rank, kept + i_to_w[s]))
+        if (!has_room(q, rank, kept + q->keep[SCHED_I_TO_W][s]))
             return false;
         kept -= until_i[s] + until_w[s];
+    }
+    return true;
+}
+
+/* And all others, one after another? Of those that lack the same actions, the
+ * first has the least room. */
+static bool all_end(const search_problem *q, const search_state *st, int rank,
+                    int stage)
+{
+    for (int c = 0; c < q->v; c++) {
+        int s = q->stage_at[rank * q->v + c];
+        int started = st->n[STEP_F][s] + (s == stage);
+        if (!ends(q, st, rank, stage, st->n[STEP_I][s]))
+            return false;
+        if (started < q->micro && !ends(q, st, rank, stage, started))
+            return false;
     }
     return true;
 }
@@ -127,7 +140,7 @@ static bool may(const search_problem *q, const search_state *st, int rank,
     if (!has_room(q, rank, st->kept[rank] + growth(q, st, s, step)))
         return false;
     return step == STEP_I || q->slots || !q->careful ||
-           oldest_ends(q, st, rank, s);
+           all_end(q, st, rank, s);
 }
 
 /* ---- moves ----------------------------------------------------------------- */

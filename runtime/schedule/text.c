@@ -286,6 +286,8 @@ static bool whole_times(const sched *s)
     for (int r = 0; r < s->ranks; r++)
         for (int i = 0; i < s->row[r].n; i++) {
             const sched_action *a = &s->row[r].v[i];
+            if (!sched_is_compute(a->op))
+                continue;
             if (a->start != floor(a->start) || a->end != floor(a->end))
                 return false;
             end = a->end > end ? a->end : end;
@@ -294,17 +296,25 @@ static bool whole_times(const sched *s)
     return end * s->ranks <= 16.0 * (double)actions;
 }
 
-void sched_write(const sched *s, bool idle, sched_text *out)
+/* The first action from i on that is written. */
+static int skip(const sched_row *row, int i, bool compute)
 {
-    idle = idle && !s->lowered && whole_times(s);
+    while (compute && i < row->n && !sched_is_compute(row->v[i].op))
+        i++;
+    return i;
+}
+
+void sched_write(const sched *s, bool compute, sched_text *out)
+{
+    bool idle = compute && whole_times(s);
     sched_put(out, "%s", "");
     for (int r = 0; r < s->ranks; r++) {
         const sched_row *row = &s->row[r];
         double column = 0;
-        for (int i = 0; i < row->n; column++) {
+        for (int i = skip(row, 0, compute); i < row->n; column++) {
             for (; idle && column < row->v[i].start; column++)
                 sched_put(out, ",");
-            i += put_cell(row, i, out);
+            i = skip(row, i + put_cell(row, i, out), compute);
             if (i < row->n)
                 sched_put(out, ",");
         }

@@ -4,7 +4,6 @@
 
 #include "../../frontend/frontend.h"
 #include "../../passes/passes.h"
-#include "../../passes/passes.h"
 
 #include <math.h>
 #include <string.h>

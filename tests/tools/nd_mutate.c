@@ -131,7 +131,8 @@ static bool retype(nd_module *m, nd_block *b)
 static bool accepted(subject *s)
 {
     if (nd_meaning(s->m) != s->m->meaning || !nd_verify(s->m) ||
-        !nd_stages_check(s->m) || !nd_schedule_check(s->m))
+        !nd_stages_check(s->m) || !nd_schedule_check(s->m) ||
+        !nd_slots_check(s->m))
         return false;
     if (!s->c)
         s->c = nd_sim_code(s->m);
