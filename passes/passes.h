@@ -358,7 +358,7 @@ typedef struct nd_stage_mem {
     size_t slot_bytes[SCHED_NSPANS]; /* of one slot */
     size_t saved_bytes;              /* of all slots, and what else outlives
                                         a list */
-    size_t spare_bytes;              /* of saved: what would not be, did the
+    int64_t spare_bytes;             /* of saved: what would not be, did the
                                         stage run forward again */
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;
