@@ -1,5 +1,5 @@
-/* sched_brute.h - the best schedule there is, found by trying all: all orders of
- * all ranks, action by action, in layers of as many actions. Of two beginnings
+/* sched_brute.h - the best schedule there is, found by trying all: all orders
+ * of all ranks, action by action, in layers of as many actions. Of two beginnings
  * that have done the same, one that is nowhere later makes the other pointless;
  * so does a bound that is not below the best time known.
  */

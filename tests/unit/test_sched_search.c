@@ -11,7 +11,7 @@ static double drawn(double low, double high)
     return low + (high - low) * (double)(seed >> 40) / (1 << 24);
 }
 
-/* ---- questions ------------------------------------------------------------- */
+/* ---- questions ----------------------------------------------------------- */
 
 typedef struct question {
     sched_ask ask;
@@ -28,7 +28,7 @@ static void point(question *q)
     q->ask.kind = SCHED_KIND_AUTO;
 }
 
-/* Costs in [1 - spread, 1 + spread] and some of memory; messages take `wire`. */
+/* Costs in [1 - spread, 1 + spread], some of memory; messages take `wire`. */
 static void draw_costs(question *q, double spread, double wire)
 {
     for (int s = 0; s < q->ask.ranks * q->ask.v; s++) {
@@ -97,7 +97,7 @@ static sched *searched(const question *q)
     return s;
 }
 
-/* ---- against brute force --------------------------------------------------- */
+/* ---- against brute force ------------------------------------------------- */
 
 static void against_brute_force(question *q, const char *what, int number)
 {
@@ -177,7 +177,7 @@ static void random_costs_of_two_stages_per_rank(void **state)
     }
 }
 
-/* ---- against names --------------------------------------------------------- */
+/* ---- against names ------------------------------------------------------- */
 
 static void no_name_is_better(void **state)
 {
@@ -211,8 +211,8 @@ static void no_name_is_better(void **state)
     }
 }
 
-/* With a sum before the update zb_h2 wins nothing over zb_h1, so its room is not
- * taken; without one it has no bubble. */
+/* With a sum before the update zb_h2 wins nothing over zb_h1, so its room is
+ * not taken; without one it has no bubble. */
 static void knows_what_a_sum_before_the_update_costs(void **state)
 {
     (void)state;
@@ -285,7 +285,7 @@ static void best_of_several(void **state)
     assert_non_null(strstr(err.text, "m = 0 microbatches"));
 }
 
-/* ---- the rest -------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------ */
 
 static void same_question_same_answer(void **state)
 {
