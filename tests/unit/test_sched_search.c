@@ -145,7 +145,7 @@ static void random_costs_are_optimal(void **state)
 {
     (void)state;
     seed = 1;
-    for (int n = 0; n < 400; n++) {
+    for (int n = 0; n < 300; n++) {
         question q = {.ask = {.ranks = 2 + n % 2, .v = 1,
                               .micro = (int)drawn(1, 4.99),
                               .sync = drawn(0, 1) < .6,
@@ -162,7 +162,7 @@ static void random_costs_of_two_stages_per_rank(void **state)
 {
     (void)state;
     seed = 2;
-    for (int n = 0; n < 80; n++) {
+    for (int n = 0; n < 60; n++) {
         int p = 2 + n % 2;
         question q = {.ask = {.ranks = p, .v = 2,
                               .micro = (int)drawn(1, p == 2 ? 3.99 : 2.99),
@@ -183,10 +183,10 @@ static void no_name_is_better(void **state)
 {
     (void)state;
     seed = 3;
-    for (int n = 0; n < 60; n++) {
+    for (int n = 0; n < 36; n++) {
         int p = 2 + n % 7;
         question q = {.ask = {.ranks = p, .v = 1 + n % 3 % 2,
-                              .micro = (int)drawn(1, 16.99),
+                              .micro = (int)drawn(1, 12.99),
                               .sync = n % 2}};
         q.ask.where = q.ask.v == 2 && n % 4 < 2 ? SCHED_VEE : SCHED_LOOP;
         draw_costs(&q, n % 5 ? .4 : 0, n % 7 ? 0 : .3);
