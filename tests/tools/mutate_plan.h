@@ -279,17 +279,34 @@ static made cross_confused(subject *s, int site)
     return MADE;
 }
 
+enum { LISTS = 4 };
+
+static nd_op **list_of(nd_stage *st, int list, int **n)
+{
+    switch (list) {
+    case 0:
+        *n = &st->pre.n;
+        return st->pre.v;
+    case 1:
+        *n = &st->fwd.n;
+        return st->fwd.v;
+    case 2:
+        *n = &st->bwd.n;
+        return st->bwd.v;
+    default:
+        *n = &st->wgt.n;
+        return st->wgt.v;
+    }
+}
+
 static nd_op **list_at(subject *s, int *i, int **n, int *stage, int *list)
 {
     const nd_program *p = s->m->program;
-    for (int k = 0; k < 3 * p->nstages; k++) {
-        nd_stage *st = &p->stage[k / 3];
-        *stage = k / 3;
-        *list = k % 3;
-        *n = *list == 0 ? &st->pre.n : *list == 1 ? &st->fwd.n : &st->bwd.n;
+    for (int k = 0; k < LISTS * p->nstages; k++) {
+        *stage = k / LISTS;
+        *list = k % LISTS;
+        nd_op **v = list_of(&p->stage[*stage], *list, n);
         if (*i < **n) {
-            nd_op **v = *list == 0 ? st->pre.v : *list == 1 ? st->fwd.v
-                                                            : st->bwd.v;
             tell(s, "stage %d: %s %%%s", *stage, nd_op_name(v[*i]),
                  v[*i]->nout ? v[*i]->out[0]->name : v[*i]->name);
             return v;
@@ -316,8 +333,10 @@ static void push_op(subject *s, int stage, int list, nd_op *op)
         ND_PUSH(s->m->ctx->arena, &st->pre, op);
     else if (list == 1)
         ND_PUSH(s->m->ctx->arena, &st->fwd, op);
-    else
+    else if (list == 2)
         ND_PUSH(s->m->ctx->arena, &st->bwd, op);
+    else
+        ND_PUSH(s->m->ctx->arena, &st->wgt, op);
 }
 
 static made op_twice(subject *s, int site)
