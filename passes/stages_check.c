@@ -19,9 +19,8 @@ typedef struct stages {
     int s;                           /* the stage at hand */
     int losses;                      /* stages that compute the loss */
     nd_table held;                   /* values of the stage's parameters */
-    nd_table have;                   /* values that are there */
+    nd_table have;                   /* values that are there, ops that ran */
     nd_table partial;                /* ... but not yet final */
-    nd_table ran;                    /* ops, those without results too */
     bool ok;
 } stages;
 
@@ -91,11 +90,11 @@ static void run(stages *st, nd_op *const *op, int n, nd_phase phase)
         if (op[i]->phase != phase || op[i]->block != st->m->step)
             complain(st, op[i], op[i]->nout ? op[i]->out[0] : NULL,
                      "is in the list of another phase");
-        if (op[i]->nout && nd_table_get(&st->have, op[i]->out[0]))
-            complain(st, op[i], op[i]->out[0], "is made twice");
-        if (nd_table_get(&st->ran, op[i]))
-            complain(st, op[i], NULL, "runs twice");
-        nd_table_put(&st->ran, op[i], st);
+        if (nd_table_get(&st->have, op[i]) ||
+            (op[i]->nout && nd_table_get(&st->have, op[i]->out[0])))
+            complain(st, op[i], op[i]->nout ? op[i]->out[0] : NULL,
+                     "is made twice");
+        nd_table_put(&st->have, op[i], op[i]);
         read_all(st, op[i], op[i]);
         make(st, op[i]);
     }
@@ -149,7 +148,7 @@ static void check_stage(stages *st)
     const nd_stage *me = &p->stage[st->s];
     const nd_stage *up = st->s > 0 ? me - 1 : NULL;
     const nd_stage *down = st->s + 1 < p->nstages ? me + 1 : NULL;
-    st->held = st->have = st->partial = st->ran = (nd_table){.arena = st->a};
+    st->held = st->have = st->partial = (nd_table){.arena = st->a};
     for (int i = 0; i < me->params.n; i++)
         nd_table_put(&st->held, me->params.v[i]->value, st);
     run(st, me->pre.v, me->pre.n, PH_PRE);
