@@ -522,7 +522,7 @@ static void put_stage(nd_buf *b, const nd_module *m, int s)
                 m->plan.piped.n > 1 ? m->plan.piped.v[i]->name : "iterations",
                 t->iters[i].lo, t->iters[i].hi);
     nd_putf(b, "%d slots", t->slots[SCHED_UNTIL_I]);
-    if (t->wgt.n)
+    if (t->wgt.n && t->slots[SCHED_UNTIL_W])
         nd_putf(b, ", %d until W, %d from I to W", t->slots[SCHED_UNTIL_W],
                 t->slots[SCHED_I_TO_W]);
     nd_put(b, "\n");
