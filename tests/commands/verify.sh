@@ -126,6 +126,8 @@ plan {
 }
 ND
 expect 0 '4 meshes: 4 equal, 0 differ, 0 refused' deep.nd --all
+sed 's/schedule = 1f1b/stages = [1, 1]/' deep.nd >given.nd
+expect 0 '1 equal, 0 differ, 3 refused' given.nd --all
 grep -q 'pp=3  *refused: ' out || failed=$((failed + 1))
 
 # Sizes that --mesh gives do not count among the 12 ranks, wherever they stand.
