@@ -250,7 +250,6 @@ static bool prove(job *j)
 
 static bool show(job *j, form as, sched_text *out)
 {
-    double seconds = j->o->times ? 1 : 0;
     sched_error e;
     sched_times t;
     if (!sched_time(j->s, &j->costs, &t, &e))

@@ -127,8 +127,8 @@ typedef struct sched_costs {
     const uint8_t *cross;        /* see above; stages - 1 of them, or NULL */
 } sched_costs;
 
-/* Costs in seconds that a program has measured, one row per stage after the line
- * "stage,F,I,W,B,ahead,back". Errors name row and column. free(out->v). */
+/* Costs in seconds that a program has measured, one row per stage after the
+ * line "stage,F,I,W,B,ahead,back". Errors name row and column. free(out->v). */
 typedef struct sched_measured {
     int stages;
     sched_costs costs;           /* within v; says nothing of memory */
