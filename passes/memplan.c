@@ -461,7 +461,8 @@ static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
 }
 
 /* The same on a stage that runs forward again right before backward: what that
- * makes, outputs aside, is there for one microbatch, or from then on until W. */
+ * makes, outputs aside, is there for one microbatch, or from then on until
+ * W. */
 static int room_again(int lists)
 {
     int room = room_of(lists);

@@ -900,7 +900,8 @@ def inference(b):
     check(words.startswith("0123456") and len(words) == 40, "no text: %r" % words)
     MESHES["inferauto"] = ("pp = 3", False, 4, "recompute auto(300000)", [])
     for mesh, schedule, m in (("pp2", "1f1b", 3), ("pp3", "1f1b", 8), ("pp3", "gpipe", 2), ("pp4", "gpipe", 4),
-                              ("2x2x2", "1f1b", 4), ("dp2pp2zero3", "gpipe", 4), ("inferauto", "gpipe", 4)):
+                              ("2x2x2", "zb_h1", 4), ("dp2pp2zero3", "interleaved(2)", 4), ("pp2", "zb_v", 4),
+                              ("inferauto", "gpipe", 4)):
         where = "%s %s M=%d: " % (mesh, schedule, m)
         rows, w, text = b.run(b.compile("gmetric2", mesh, schedule=schedule, micro=m), *options)
         check(len(rows) == len(want), where + "other lines")
@@ -999,7 +1000,8 @@ def uneven(b):
 
 
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36, a37,
-                                 b03, b04, b12, c03, c04, compose, d01, f01, f13, frozen, held, inference, metric, moe, muon, remat, resume, sweep,
+                                 b03, b04, b12, c03, c04, compose, d01, f01, f13, frozen, held, inference, metric,
+                                 moe, muon, remat, resume, sweep,
                                  uneven, zero, zero_resume)}
 
 
