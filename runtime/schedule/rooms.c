@@ -6,8 +6,8 @@
  * Of every span of time, the stages of a device have slots of their own, or all
  * of them share slots as large as the largest stage needs: whichever is less
  * memory. Of shared ones a microbatch has, from when its life begins until it
- * ends, the first that is free; of its own ones stage s gives microbatch mb slot
- * mb % n.
+ * ends, the first that is free; of its own ones stage s gives microbatch mb
+ * slot mb % n.
  */
 #include "lives.h"
 
