@@ -111,6 +111,18 @@ static bool choose(const pipe *pp, asking *x, part_result *r)
     return any || some;
 }
 
+/* What is searched for later may have fewer microbatches in flight, at least
+ * one. */
+static bool has_fewer(const pipe *pp, asking *x)
+{
+    bool any = false;
+    for (int s = 0; s < pp->p; s++) {
+        any |= x->flight[s] > 1;
+        x->flight[s] = (x->flight[s] + 1) / 2;
+    }
+    return any && pp->m->plan.schedule == SCHED_KIND_AUTO;
+}
+
 /* ---- what cannot be ------------------------------------------------------ */
 
 static int places_to_cut(const pipe *pp)
@@ -190,6 +202,10 @@ bool pipe_cut(pipe *pp)
     part_result r = {0};
     asking x = ask(pp);
     bool ok = choose(pp, &x, &r);
+    while (ok && !r.fits && has_fewer(pp, &x)) {
+        free(r.stage);
+        ok = choose(pp, &x, &r);
+    }
     if (!ok)
         refuse(pp);
     else if (!r.fits)
