@@ -418,6 +418,8 @@ typedef struct nd_searched {
     int v;                           /* stages of a device */
     sched_where where;
     bool whole;                      /* backward is not in two halves */
+    bool tight;                      /* stages are cut for memory, too, and not
+                                        for time alone */
     sched *sched;                    /* NULL: not known yet */
     double limit;                    /* bytes of a device; 0: none */
     bool measured;                   /* times are those of a file */

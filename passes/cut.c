@@ -65,6 +65,15 @@ static void set_windows(const pipe *pp, asking *x)
     x->q.most = x->most;
 }
 
+/* Of a device. `auto` tries stages that are as equal as can be, too, for it can
+ * have fewer microbatches in flight instead. */
+static double room_of(const nd_plan *p)
+{
+    bool tight = p->schedule != SCHED_KIND_AUTO ||
+                 (p->searched && p->searched->tight);
+    return tight ? p->memory : 0;
+}
+
 static asking ask(const pipe *pp)
 {
     asking x = {.seconds = ND_NEWN(pp->a, double, pp->n),
@@ -77,7 +86,7 @@ static asking ask(const pipe *pp)
                      .nshares = pp->shares.n, .share = pp->shares.v,
                      .stages = pp->p, .devices = pp->devices,
                      .device = x.device, .flight = x.flight,
-                     .room = pp->m->plan.memory};
+                     .room = room_of(&pp->m->plan)};
     for (int u = 0; u < pp->n; u++)
         x.seconds[u] = pp->unit[u].seconds;
     for (int s = 0; s < pp->p; s++)

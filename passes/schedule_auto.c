@@ -18,7 +18,7 @@
 /* Gains that are not worth another kind of program, or much more memory. */
 static const double small_gain = 1.01, much_more = 1.25;
 
-enum { MOST_SHAPES = 8, MOST_TRIES = 4 };
+enum { MOST_SHAPES = 16, MOST_TRIES = 4 };
 
 typedef struct shape {
     nd_searched is;                  /* v, where, whole */
@@ -79,14 +79,36 @@ static void tell_bytes(choice *c, shape *x)
     p->costs.i_to_w = kept + 2 * p->nstages;
 }
 
-static void add_shape(choice *c, int v, sched_where where, bool whole)
+static bool same_stages(const nd_module *a, const nd_module *b)
+{
+    for (int s = 0; s < a->program->nstages; s++) {
+        const nd_stage *x = &a->program->stage[s], *y = &b->program->stage[s];
+        if (x->fwd.n != y->fwd.n)
+            return false;
+        for (int i = 0; i < a->plan.piped.n; i++)
+            if (x->iters[i].lo != y->iters[i].lo ||
+                x->iters[i].hi != y->iters[i].hi)
+                return false;
+    }
+    return true;
+}
+
+static bool is_known(const choice *c, const shape *x)
+{
+    for (const shape *y = c->shape; y < x; y++)
+        if (y->is.v == x->is.v && y->is.where == x->is.where &&
+            y->is.whole == x->is.whole && same_stages(x->m, y->m))
+            return true;
+    return false;
+}
+
+static void add_shape(choice *c, nd_searched is)
 {
     shape *x = &c->shape[c->nshapes];
-    *x = (shape){.is = {.v = v, .where = where, .whole = whole},
-                 .m = nd_module_copy(c->m)};
-    x->m->plan.per_device = v;
+    *x = (shape){.is = is, .m = nd_module_copy(c->m)};
+    x->m->plan.per_device = is.v;
     x->m->plan.searched = &x->is;
-    if (!nd_run_quietly(x->m, c->o, "pipeline"))
+    if (!nd_run_quietly(x->m, c->o, "pipeline") || is_known(c, x))
         return;
     measure_slots(c, x);
     tell_bytes(c, x);
@@ -101,17 +123,31 @@ static int64_t iterations(const nd_module *m)
     return n;
 }
 
+/* Backward in one and in two; where memory is scarce, cut for that, too. */
+static void add_place(choice *c, int v, sched_where where)
+{
+    for (int tight = 0; tight <= (c->m->plan.memory > 0); tight++)
+        for (int whole = 1; whole >= 0; whole--)
+            add_shape(c, (nd_searched){.v = v, .where = where, .whole = whole,
+                                       .tight = tight});
+}
+
 static void add_shapes(choice *c)
 {
-    int given = c->m->plan.per_device;
-    for (int v = 1; v <= 4; v *= 2) {
-        int n = given ? given : v;
-        if (given ? v > 1 : v > 1 && iterations(c->m) < v * c->devices)
-            break;
-        for (int vee = 0; vee <= (n > 1 && (given || n == 2)); vee++)
-            for (int whole = 1; whole >= 0; whole--)
-                add_shape(c, n, vee ? SCHED_VEE : SCHED_LOOP, whole);
+    int v = c->m->plan.per_device;
+    if (v) {
+        add_place(c, v, SCHED_LOOP);
+        if (v > 1)
+            add_place(c, v, SCHED_VEE);
+        return;
     }
+    add_place(c, 1, SCHED_LOOP);
+    if (iterations(c->m) >= 2 * c->devices) {
+        add_place(c, 2, SCHED_LOOP);
+        add_place(c, 2, SCHED_VEE);
+    }
+    if (iterations(c->m) >= 4 * c->devices)
+        add_place(c, 4, SCHED_LOOP);
 }
 
 /* ---- orders -------------------------------------------------------------- */
@@ -220,19 +256,25 @@ static void try_kinds(choice *c, const shape *x)
     }
 }
 
-/* Searches with so many bytes of a device. What is kept when messages and the
- * layout of slots are known may be more: then again with less room. */
-static void search(choice *c, const shape *x, double bytes, bool quick)
+static double *room_within(const choice *c, const shape *x, double bytes)
 {
-    sched_ask ask = ask_of(c, x, SCHED_KIND_AUTO);
     double *room = ND_NEWN(c->a, double, c->devices);
-    candidate found;
-    ask.quick = quick;
     for (int d = 0; d < c->devices; d++)
         room[d] = bytes - x->fixed[d];
-    ask.room = isinf(bytes) ? NULL : room;
-    for (int i = 0; i < MOST_TRIES && rate(c, x, &ask, &found); i++) {
-        if (i == MOST_TRIES - 1 || found.fits) {
+    return isinf(bytes) ? NULL : room;
+}
+
+/* Searches with so many bytes of a device. What is kept when messages and the
+ * layout of slots are known may be more: then again with less room. */
+static void search(choice *c, const shape *x, double bytes)
+{
+    sched_ask ask = ask_of(c, x, SCHED_KIND_AUTO);
+    double *room = room_within(c, x, bytes);
+    candidate found;
+    ask.quick = true;
+    ask.room = room;
+    for (int i = 1; rate(c, x, &ask, &found); i++) {
+        if (i == MOST_TRIES || found.fits) {
             ND_PUSH(c->a, &c->all, found);
             return;
         }
@@ -243,6 +285,20 @@ static void search(choice *c, const shape *x, double bytes, bool quick)
         ask.room = room = less;
         ask.slots = true;
     }
+}
+
+/* In full, with the room of what was found. */
+static void search_more(choice *c, const candidate *x)
+{
+    sched_ask ask = x->ask;
+    candidate found;
+    if (ask.kind != SCHED_KIND_AUTO) {
+        ask = ask_of(c, x->at, SCHED_KIND_AUTO);
+        ask.room = room_within(c, x->at, isinf(c->limit) ? x->bytes : c->limit);
+    }
+    ask.quick = false;
+    if (rate(c, x->at, &ask, &found))
+        ND_PUSH(c->a, &c->all, found);
 }
 
 /* Of a device that keeps n microbatches, on the fullest one. */
@@ -257,11 +313,11 @@ static double bytes_for(const choice *c, const shape *x, int n)
 /* In all the room there is; in twice what 1f1b needs, and in that. */
 static void search_all(choice *c, const shape *x)
 {
-    search(c, x, c->limit, true);
+    search(c, x, c->limit);
     for (int k = 2; k >= 1; k--) {
         double bytes = bytes_for(c, x, k * c->devices);
         if (bytes < c->limit)
-            search(c, x, bytes, true);
+            search(c, x, bytes);
     }
 }
 
@@ -418,7 +474,7 @@ bool nd_choose_schedule(nd_module *m, const nd_options *o)
     if (best < 0)
         return m->plan.room > 0 ? take(&c, smallest_of(&c))
                                 : refuse(&c, &c.all.v[smallest_of(&c)]);
-    const candidate *x = &c.all.v[best];
-    search(&c, x->at, isinf(c.limit) ? x->bytes : c.limit, false);
+    candidate first = c.all.v[best];
+    search_more(&c, &first);
     return take(&c, best_of(&c));
 }
