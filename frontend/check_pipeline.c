@@ -289,7 +289,7 @@ void ck_pipeline_numbers(ck *c)
     }
     if (sched_has(p->schedule, 'a'))
         warn_of_meaning(c);
-    if (!runs(p->schedule) && !sched_has(p->schedule, 'w'))
+    if (!runs(p->schedule))
         ck_later(c, p->schedule_loc,
                  nd_fmt(c->ctx->arena, "the schedule `%s`",
                         nd_schedule_name(c->ctx->arena, p)));

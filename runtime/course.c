@@ -23,6 +23,12 @@ typedef struct maker {
     FILE *err;                    /* or NULL */
 } maker;
 
+/* What the schedule at hand is called in messages. */
+static const char *called(const maker *m)
+{
+    return m->config->schedule ? m->config->schedule : m->p->schedule_name;
+}
+
 static ndrt_status refuse(const maker *m, ndrt_status s, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 static ndrt_status refuse(const maker *m, ndrt_status s, const char *fmt, ...)
@@ -47,7 +53,7 @@ static ndrt_status no_memory(const maker *m)
 /* With the rows around the action that is wrong. */
 static ndrt_status wrong(const maker *m, const sched *s, const sched_error *e)
 {
-    refuse(m, NDRT_EINPUT, "--schedule %s: %s", m->config->schedule, e->text);
+    refuse(m, NDRT_EINPUT, "schedule %s: %s", called(m), e->text);
     char *table = s && e->rank >= 0 ? sched_table_around(s, e) : NULL;
     if (m->err && table)
         fputs(table, m->err);
@@ -114,7 +120,7 @@ static ndrt_status read_schedule(maker *m, const char *path)
         return wrong(m, NULL, &e);
     if (m->config->microbatches &&
         m->config->microbatches != m->c->sched->micro)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d microbatches, "
+        return refuse(m, NDRT_EUSAGE, "schedule %s has %d microbatches, "
                       "--microbatches says %lld", path, m->c->sched->micro,
                       (long long)m->config->microbatches);
     return NDRT_OK;
@@ -130,13 +136,13 @@ static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
     sched_error e = {.rank = -1};
 
     if (kind == SCHED_KIND_AUTO)
-        return refuse(m, NDRT_EUSAGE, "--schedule auto: only the compiler "
+        return refuse(m, NDRT_EUSAGE, "schedule auto: only the compiler "
                       "knows what a search needs; name one, or a file");
     if (sched_has(kind, 'a'))
-        return refuse(m, NDRT_EUSAGE, "--schedule %s changes what is computed: "
+        return refuse(m, NDRT_EUSAGE, "schedule %s changes what is computed: "
                       "compile the program with it", name);
     if (sched_per_rank(kind, v) != have)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d stage%s per "
+        return refuse(m, NDRT_EUSAGE, "schedule %s has %d stage%s per "
                       "device, the program was compiled with %d", name,
                       sched_per_rank(kind, v),
                       sched_per_rank(kind, v) == 1 ? "" : "s", have);
@@ -144,8 +150,22 @@ static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
                      .sync = true};
     m->c->sched = sched_make(&ask, &e);
     if (!m->c->sched)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s", e.text);
+        return refuse(m, NDRT_EUSAGE, "schedule %s", e.text);
     return NDRT_OK;
+}
+
+/* The program's own one, for other microbatches. */
+static ndrt_status make_own(maker *m)
+{
+    const char *name = m->p->pipe < 0 ? "1f1b" : m->p->schedule_name;
+    sched_kind kind;
+    int v;
+
+    if (sched_parse_name(name, &kind, &v) && kind != SCHED_KIND_AUTO)
+        return make_named(m, name, kind, v);
+    return refuse(m, NDRT_EUSAGE, "--microbatches: the program's schedule "
+                  "(%s) is for %d alone; --schedule names another", name,
+                  m->p->nmicro);
 }
 
 static ndrt_status choose(maker *m)
@@ -154,11 +174,15 @@ static ndrt_status choose(maker *m)
     sched_kind kind;
     int v;
 
-    if (m->p->pipe < 0 && name)
+    if (sched_parse_name(m->p->schedule_name, &kind, &v) &&
+        sched_has(kind, 'a'))
+        return refuse(m, NDRT_EUSAGE, "the program was compiled for %s alone, "
+                      "which is asynchronous", m->p->schedule_name);
+    if (!name)
+        return make_own(m);
+    if (m->p->pipe < 0)
         return refuse(m, NDRT_EUSAGE, "--schedule: the program has no "
                       "pipeline");
-    if (!name)
-        name = m->p->nstages == 1 ? "1f1b" : "gpipe";
     return sched_parse_name(name, &kind, &v) ? make_named(m, name, kind, v)
                                              : read_schedule(m, name);
 }
@@ -168,15 +192,15 @@ static ndrt_status choose(maker *m)
 static ndrt_status check_place(const maker *m)
 {
     const sched *s = m->c->sched;
-    const char *name = m->config->schedule;
+    const char *name = called(m);
 
     if (s->ranks != m->p->ndevices || s->stages != m->p->nstages)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d stages on %d "
+        return refuse(m, NDRT_EUSAGE, "schedule %s has %d stages on %d "
                       "ranks, the program %d on %d", name, s->stages, s->ranks,
                       m->p->nstages, m->p->ndevices);
     for (int i = 0; i < s->stages; i++)
         if (s->rank_of[i] != m->p->stages[i].device)
-            return refuse(m, NDRT_EUSAGE, "--schedule %s has stage %d on rank "
+            return refuse(m, NDRT_EUSAGE, "schedule %s has stage %d on rank "
                           "%d, the program on %d: compile it with such a "
                           "schedule", name, i, s->rank_of[i],
                           m->p->stages[i].device);
@@ -192,15 +216,15 @@ static ndrt_status check_actions(const maker *m)
         for (int i = 0; i < s->row[d].n; i++) {
             const sched_action *a = &s->row[d].v[i];
             if (a->op == SCHED_U)
-                return refuse(m, NDRT_EUSAGE, "--schedule %s updates weights "
+                return refuse(m, NDRT_EUSAGE, "schedule %s updates weights "
                               "on its way, which changes what is computed: "
                               "compile the program with it",
-                              m->config->schedule);
+                              called(m));
             if ((a->op == SCHED_I || a->op == SCHED_W) && !split)
-                return refuse(m, NDRT_EUSAGE, "--schedule %s has backward in "
+                return refuse(m, NDRT_EUSAGE, "schedule %s has backward in "
                               "two halves (%d%s%d), the program in one: "
                               "compile it with a schedule such as zb_h1",
-                              m->config->schedule, a->stage,
+                              called(m), a->stage,
                               sched_op_name[a->op], a->mb);
         }
     }
@@ -275,13 +299,17 @@ static ndrt_status make_other(maker *m)
 
 /* ---- all of it --------------------------------------------------------- */
 
-static bool set_slots(ndrt_course *c)
+static bool set_rooms(ndrt_course *c)
 {
-    c->slots = calloc((size_t)c->sched->stages, sizeof *c->slots);
-    for (int s = 0; c->slots && s < c->sched->stages; s++)
-        for (int i = 0; i < SCHED_NSPANS; i++)
-            c->slots[s][i] = sched_slots(c->sched, s, (sched_span)i);
-    return c->slots;
+    size_t n = (size_t)c->sched->stages;
+    size_t (*bytes)[SCHED_NSPANS] = calloc(n, sizeof *bytes);
+
+    for (size_t s = 0; bytes && s < n; s++)
+        memcpy(bytes[s], c->program.stages[s].slot_bytes, sizeof bytes[s]);
+    bool ok = bytes && sched_rooms_new(c->sched, (const size_t (*)
+                                       [SCHED_NSPANS])bytes, &c->rooms);
+    free(bytes);
+    return ok;
 }
 
 static bool set_needs(ndrt_course *c)
@@ -291,8 +319,7 @@ static bool set_needs(ndrt_course *c)
 
     for (int d = 0; ok && d < s->ranks; d++) {
         c->needs[d] = calloc((size_t)s->row[d].n + 1, sizeof **c->needs);
-        ok = c->needs[d] && ndrt_order(s, d, (const int (*)[SCHED_NSPANS])
-                                       c->slots, c->needs[d]);
+        ok = c->needs[d] && ndrt_order(s, d, &c->rooms, c->needs[d]);
     }
     return ok;
 }
@@ -311,7 +338,7 @@ ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
         s = make_other(&m);
     else
         s = own_schedule(&m);
-    if (s == NDRT_OK && (!set_slots(c) || !set_needs(c)))
+    if (s == NDRT_OK && (!set_rooms(c) || !set_needs(c)))
         s = no_memory(&m);
     return s;
 }
@@ -321,7 +348,7 @@ void ndrt_course_close(ndrt_course *c)
     for (int d = 0; c->needs && d < c->sched->ranks; d++)
         free(c->needs[d]);
     free(c->needs);
-    free(c->slots);
+    sched_rooms_free(&c->rooms);
     free(c->cross);
     sched_free(c->sched);
 }

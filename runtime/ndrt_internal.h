@@ -18,8 +18,7 @@ typedef struct ndrt_course {
     ndrt_program program;         /* as it runs */
     sched *sched;                 /* with messages; a row per device */
     uint8_t *cross;               /* by boundary: what the stages send */
-    int (*slots)[SCHED_NSPANS];   /* by stage: microbatches that it has room
-                                     for in each span */
+    sched_rooms rooms;            /* where microbatches keep what they keep */
     int **needs;                  /* by device, per action: see order.c */
 } ndrt_course;
 
@@ -79,7 +78,6 @@ typedef struct ndrt_state {
     ndrt_comm *comm;
     int coord[NDRT_MAX_MESH];
     int64_t *off, *n;             /* what rank->off and rank->n point to */
-    size_t (*rooms)[SCHED_NSPANS];   /* by stage: where its slots begin */
     ndrt_group world;
     ndrt_group *groups;           /* per program group */
     ndrt_group *sum, *zero, *tied;   /* per bucket; n is 0 if not needed */
@@ -170,8 +168,8 @@ void ndrt_course_close(ndrt_course *c);
 
 /* needs, per action of the device's row: how many of the messages before it
  * must have ended if it computes; of the computations, if it is a message.
- * slots: by stage. False: no memory. */
-bool ndrt_order(const sched *s, int device, const int (*slots)[SCHED_NSPANS],
+ * False: no memory. */
+bool ndrt_order(const sched *s, int device, const sched_rooms *rooms,
                 int *needs);
 
 typedef struct ndrt_pass {        /* over a list: what of it is done */

@@ -62,6 +62,9 @@ while IFS='|' read -r name n mesh rules pipeline more; do
     esac
 done <<'END'
 1f1b|2|pp = 2||schedule = 1f1b, microbatches = 3|
+halves|2|pp = 2||schedule = zb_h1, microbatches = 3|
+two stages each|2|pp = 2||schedule = interleaved(2), microbatches = 2|
+there and back|4|pp = 2, dp = 2|  shard batch -> dp|schedule = zb_v, microbatches = 3|
 gpipe|3|pp = 3||schedule = gpipe, microbatches = 4|
 more ranks|4|pp = 2, dp = 2|  shard batch -> dp|schedule = 1f1b, microbatches = 3|  zero 3 over dp
 END
@@ -81,6 +84,8 @@ done
     >"$dir/out" 2>&1 || fail "--trace"
 [ "$(grep -c 'SEND_F' "$dir/trace")" -ge 3 ] || fail "no messages in the trace"
 [ "$(grep -c '[1-9]' "$dir/times")" = 2 ] || fail "not a line for each stage"
+"$ndc" schedule gpipe --ranks 2 --microbatches 4 --times "$dir/times" \
+    >"$dir/out" 2>&1 || fail "the compiler does not read the times"
 "$dir/g" --steps 4 --trace "$dir/trace" --trace-step 5 >"$dir/out" 2>&1
 [ $? = 2 ] || fail "--trace-step 5 of 4"
 grep -q 'the run has steps 1 to 4' "$dir/out" || fail "which steps there are"
