@@ -171,6 +171,7 @@ static size_t pack(nd_arena *a, items *it)
 
 typedef struct temps {
     nd_code *c;
+    int stage;
     const nd_block *block;           /* whose values are meant */
     const bool *skip;                /* by mark: has a place already */
     items it;
@@ -187,9 +188,9 @@ static const nd_block *home_block(const nd_code *c, const nd_value *v)
                     : v->owner->parent->block;
 }
 
-static size_t bytes_of(nd_code *c, const nd_value *v)
+static size_t bytes_of(nd_code *c, const nd_value *v, int stage)
 {
-    return nd_bytes_max(c, v) * (nd_info(c, v)->ahead ? 2 : 1);
+    return nd_bytes_on(c, v, stage) * (nd_info(c, v)->ahead ? 2 : 1);
 }
 
 static void live(void *user, const nd_ref *at, bool write, int index)
@@ -207,8 +208,8 @@ static void live(void *user, const nd_ref *at, bool write, int index)
         old->to = index > old->to ? index : old->to;
         return;
     }
-    item x = {.v = v, .bytes = bytes_of(t->c, v), .from = index,
-              .to = index};
+    item x = {.v = v, .bytes = bytes_of(t->c, v, t->stage),
+              .from = index, .to = index};
     ND_PUSH(t->c->a, &t->it, x);
     nd_table_put(&t->at, v, (void *)(intptr_t)t->it.n);
 }
@@ -225,6 +226,7 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
         if (!body)
             continue;
         temps *inner = ND_NEW(c->a, temps);
+        inner->stage = t->stage;
         find_temps(c, body, body->block, inner);
         item x = {.blob = inner, .from = i, .to = i,
                   .bytes = pack(c->a, &inner->it)};
@@ -235,7 +237,8 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
 static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
                       size_t base)
 {
-    nd_place p = {v, room, base, bytes_of(c, v)};
+    int stage = (int)(s - c->mem.stage);
+    nd_place p = {v, room, base, bytes_of(c, v, stage)};
     ND_PUSH(c->a, &s->places, p);
 }
 
@@ -454,8 +457,8 @@ static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
             if (known)
                 continue;
             input_at[i] = at + 1;
-            count_bytes(d, mem, v, bytes_of(c, v));
-            at += bytes_of(c, v);
+            count_bytes(d, mem, v, bytes_of(c, v, s));
+            at += bytes_of(c, v, s);
         }
     return at;
 }
@@ -484,7 +487,7 @@ static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
         if (room < ROOM_UNTIL_I)
             continue;
         int other = room_again(lists[i]), here = again ? other : room;
-        size_t bytes = nd_bytes_max(c, v);
+        size_t bytes = bytes_of(c, v, s);
         skip[i] = true;
         add_place(c, mem, v, here,
                   here == ROOM_FIXED ? at : mem->kept[again][here]);
@@ -504,7 +507,7 @@ static size_t place_temps(nd_code *c, int s, const uint8_t *lists,
 {
     size_t most = 0;
     for (int l = 0; l < NLISTS; l++) {
-        temps t = {.skip = skip};
+        temps t = {.stage = s, .skip = skip};
         nd_kernels *list = &c->stage[s].list[l];
         find_temps(c, list, c->m->step, &t);
         for (int i = 0; i < t.it.n; i++) {

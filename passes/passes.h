@@ -425,7 +425,9 @@ bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
 int nd_ref_axis(const nd_ref *r, const nd_axis *a);  /* position or -1 */
 bool nd_is_packed(const nd_code *c, const nd_ref *r);
 nd_len nd_numel_local(nd_code *c, const nd_ref *r);  /* of this rank */
-size_t nd_bytes_max(nd_code *c, const nd_value *v);  /* place of v, rounded */
+/* The place of v, rounded: what a stage stacks is for its own iterations; -1:
+ * for those of the stage with most. */
+size_t nd_bytes_on(nd_code *c, const nd_value *v, int stage);
 nd_vinfo *nd_info(const nd_code *c, const nd_value *v);
 nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat);
 /* The stacked result that the carried argument i is kept in, or NULL. */
