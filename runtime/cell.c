@@ -2,6 +2,7 @@
  * that goes with them.
  *
  *   arena   fixed | stage 0: slots until I, until W, from I to W | stage 2: ..
+ *           | older weights
  *
  * Microbatch mb has slot mb % slots of each span; the schedule says how many a
  * stage needs.
@@ -42,9 +43,10 @@ void ndrt_set_cell(ndrt_rank *r, int stage, int mb)
 
 /* ---- the arena -------------------------------------------------------- */
 
-/* Sets where the slots of the device's stages begin, if asked to. */
+/* Sets where the slots of the device's stages and its older weights begin, if
+ * asked to. */
 static size_t lay_out(const ndrt_course *c, int device,
-                      size_t (*rooms)[SCHED_NSPANS])
+                      size_t (*rooms)[SCHED_NSPANS], size_t *versions_at)
 {
     const ndrt_program *p = &c->program;
     size_t at = p->devices[device].fixed_bytes;
@@ -58,18 +60,22 @@ static size_t lay_out(const ndrt_course *c, int device,
             at += (size_t)c->slots[s][k] * p->stages[s].slot_bytes[k];
         }
     }
-    return at;
+    if (versions_at)
+        *versions_at = at;
+    return at + (size_t)(c->versions[device] - 1) *
+                    p->devices[device].version_bytes;
 }
 
 size_t ndrt_arena_bytes(const ndrt_course *c, int device)
 {
-    return lay_out(c, device, NULL);
+    return lay_out(c, device, NULL, NULL);
 }
 
 ndrt_status ndrt_make_arena(ndrt_rank *r)
 {
     ndrt_state *st = r->state;
-    size_t bytes = lay_out(st->course, r->device, st->rooms);
+    size_t bytes = lay_out(st->course, r->device, st->rooms,
+                           &st->versions_at);
     size_t all = (bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
 
     r->arena = all < bytes ? NULL : aligned_alloc(ARENA_ALIGN, all);
@@ -80,5 +86,6 @@ ndrt_status ndrt_make_arena(ndrt_rank *r)
                          text);
     }
     memset(r->arena, 0, all);
+    r->weights = r->arena;
     return NDRT_OK;
 }

@@ -120,10 +120,20 @@ static ndrt_status read_schedule(maker *m, const char *path)
     return NDRT_OK;
 }
 
+/* What an asynchronous program was compiled for; it computes nothing else. */
+static sched_kind own_kind(const ndrt_program *p)
+{
+    return p->weights == NDRT_STASHED  ? SCHED_KIND_PIPEDREAM
+           : p->weights == NDRT_BEHIND ? SCHED_KIND_PIPEDREAM_2BW
+           : p->nstages == 1           ? SCHED_KIND_1F1B
+                                       : SCHED_KIND_GPIPE;
+}
+
 static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
                               int v)
 {
     const ndrt_program *p = m->p;
+    sched_kind own = own_kind(p);
     int64_t micro = m->config->microbatches ? m->config->microbatches
                                             : p->nmicro;
     int n = p->ndevices, have = p->nstages / n;
@@ -132,7 +142,11 @@ static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
     if (kind == SCHED_KIND_AUTO)
         return refuse(m, NDRT_EUSAGE, "--schedule auto: only the compiler "
                       "knows what a search needs; name one, or a file");
-    if (sched_has(kind, 'a'))
+    if (own == SCHED_KIND_PIPEDREAM && kind != own)
+        return refuse(m, NDRT_EUSAGE, "--schedule %s: the program updates after "
+                      "each microbatch, as pipedream does: compile it with "
+                      "another schedule", name);
+    if (sched_has(kind, 'a') && kind != own)
         return refuse(m, NDRT_EUSAGE, "--schedule %s changes what is computed: "
                       "compile the program with it", name);
     if (sched_per_rank(kind, v) != have)
@@ -158,9 +172,13 @@ static ndrt_status choose(maker *m)
         return refuse(m, NDRT_EUSAGE, "--schedule: the program has no "
                       "pipeline");
     if (!name)
-        name = m->p->nstages == 1 ? "1f1b" : "gpipe";
-    return sched_parse_name(name, &kind, &v) ? make_named(m, name, kind, v)
-                                             : read_schedule(m, name);
+        name = sched_kinds[own_kind(m->p)].name;
+    if (sched_parse_name(name, &kind, &v))
+        return make_named(m, name, kind, v);
+    if (m->p->weights == NDRT_STASHED)
+        return refuse(m, NDRT_EUSAGE, "--schedule %s: the program updates after "
+                      "each microbatch, and follows pipedream alone", name);
+    return read_schedule(m, name);
 }
 
 /* ---- does the program run it? ------------------------------------------ */
@@ -191,7 +209,7 @@ static ndrt_status check_actions(const maker *m)
     for (int d = 0; d < s->ranks; d++) {
         for (int i = 0; i < s->row[d].n; i++) {
             const sched_action *a = &s->row[d].v[i];
-            if (a->op == SCHED_U)
+            if (a->op == SCHED_U && m->p->weights != NDRT_STASHED)
                 return refuse(m, NDRT_EUSAGE, "--schedule %s updates weights "
                               "on its way, which changes what is computed: "
                               "compile the program with it",
@@ -297,6 +315,34 @@ static bool set_needs(ndrt_course *c)
     return ok;
 }
 
+static bool set_versions(ndrt_course *c)
+{
+    const sched *s = c->sched;
+    bool ok = (c->versions = calloc((size_t)s->ranks, sizeof *c->versions)) &&
+              (c->ran_on = calloc((size_t)s->stages, sizeof *c->ran_on));
+
+    for (int i = 0; ok && i < s->stages; i++) {
+        int *most = &c->versions[s->rank_of[i]];
+        c->ran_on[i] = calloc((size_t)s->micro, sizeof **c->ran_on);
+        ok = c->ran_on[i];
+        int n = !ok                                 ? 0
+                : c->program.weights == NDRT_BEHIND ? 2
+                                  : sched_versions(s, i, c->ran_on[i]);
+        *most = n > *most ? n : *most;
+    }
+    return ok;
+}
+
+/* The norm is known when the last stage has updated, and the first one must
+ * not wait for it. */
+static ndrt_status check_clip(const maker *m)
+{
+    if (m->p->weights != NDRT_STASHED || m->config->train.clip <= 0.0)
+        return NDRT_OK;
+    return refuse(m, NDRT_EUSAGE, "--clip: the norm is over all stages, which "
+                  "pipedream updates one before the other");
+}
+
 ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
                              const ndrt_config *config, FILE *err)
 {
@@ -311,7 +357,9 @@ ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
         s = make_other(&m);
     else
         s = own_schedule(&m);
-    if (s == NDRT_OK && (!set_slots(c) || !set_needs(c)))
+    if (s == NDRT_OK)
+        s = check_clip(&m);
+    if (s == NDRT_OK && (!set_slots(c) || !set_needs(c) || !set_versions(c)))
         s = no_memory(&m);
     return s;
 }
@@ -320,7 +368,11 @@ void ndrt_course_close(ndrt_course *c)
 {
     for (int d = 0; c->needs && d < c->sched->ranks; d++)
         free(c->needs[d]);
+    for (int i = 0; c->ran_on && i < c->sched->stages; i++)
+        free(c->ran_on[i]);
     free(c->needs);
+    free(c->versions);
+    free(c->ran_on);
     free(c->slots);
     free(c->cross);
     sched_free(c->sched);
