@@ -159,6 +159,13 @@ static void report_fullest(report *r)
                 d);
 }
 
+static void put_unspared(report *r, const char *before, int device)
+{
+    nd_putf(r->b, "%s%s bytes; without recompute %s", before,
+            cg_commas(r->a, (int64_t)r->c->mem.device[device].arena_bytes),
+            cg_commas(r->a, (int64_t)r->m->plan.unspared[device]));
+}
+
 /* What `recompute auto` made of each stage. */
 static void report_remat(report *r)
 {
@@ -168,13 +175,19 @@ static void report_remat(report *r)
         return;
     nd_putf(r->b, "\nrecompute auto, at most %s bytes per rank: %s\n",
             cg_commas(r->a, (int64_t)p->room), cg_remat_names[p->recompute]);
-    for (int s = 0; s < p->nagain; s++)
-        nd_putf(r->b, "  stage %d  %s, %s bytes; without recompute %s\n", s,
+    bool own = x->ndevices == x->nstages;    /* a device each */
+    for (int s = 0; s < p->nagain; s++) {
+        nd_putf(r->b, "  stage %d  %s", s,
                 p->again[s] ? "runs forward again before backward"
-                            : "keeps what backward reads",
-                cg_commas(r->a, (int64_t)r->c->mem.device[x->stage[s].device]
-                                    .arena_bytes),
-                cg_commas(r->a, (int64_t)p->unspared[s]));
+                            : "keeps what backward reads");
+        if (own)
+            put_unspared(r, ", ", s);
+        nd_put(r->b, "\n");
+    }
+    for (int d = 0; d < x->ndevices && !own; d++) {
+        put_unspared(r, nd_fmt(r->a, "  device %d  ", d), d);
+        nd_put(r->b, "\n");
+    }
 }
 
 /* How attention finds keys on other ranks, pass `context`. */

@@ -52,6 +52,8 @@ static const char help[] =
     "  --plan FILE        use the plan block of FILE (.nd only)\n"
     "\n"
     "building and check:\n"
+    "  --times FILE       the times of stages that the program wrote with "
+    "--times\n"
     "  --require-even     refuse sizes that do not divide over the mesh (.nd "
     "only)\n"
     "  --dump-after=PASS  print the graph after a pass, or after `all`; not "
@@ -83,6 +85,8 @@ static const char help[] =
     "  --costs F,I,W[,M]  the times of forward, of both halves of backward, of "
     "a\n"
     "                     message; default 1,1,1,0\n"
+    "  --times FILE       the times that a program wrote with --times\n"
+    "  --room N           auto: a rank may hold N microbatches of one stage\n"
     "  --emit=FORM        timeline, csv (computations), comms (csv with "
     "messages),\n"
     "                     svg, or json for Perfetto; -o OUT as above\n"
@@ -258,6 +262,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"-o", &o.out, NULL, NULL},
         {"--until", &o.until, NULL, NULL},
         {"--rank", &o.rank, NULL, NULL},
+        {"--times", &o.times, NULL, NULL},
         {"--version", NULL, &i.version, NULL},
         {"--list-ops", NULL, &i.ops, NULL},
         {"--list-passes", NULL, &i.passes, NULL},
@@ -391,6 +396,8 @@ static int cmd_schedule(int argc, char **argv)
         {"--ranks", &o.ranks, NULL, NULL},
         {"--microbatches", &o.microbatches, NULL, NULL},
         {"--costs", &o.costs, NULL, NULL},
+        {"--times", &o.times, NULL, NULL},
+        {"--room", &o.room, NULL, NULL},
         {"--emit", &o.emit, NULL, NULL},
         {"-o", &o.out, NULL, NULL},
         {"--list", NULL, &o.list, NULL},

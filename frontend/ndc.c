@@ -106,6 +106,9 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
     if (o->dump_after && !runs)
         nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
+    if (o->times && !runs)
+        nd_error(c, nd_nowhere, "--times: --emit=%s has no stages",
+                 emit_names[o->emit]);
     if (o->until)
         known_pass(c, "--until", o->until);
     if (o->dump_after)
@@ -208,7 +211,7 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
     nd_front_options fo = {.mesh = o->mesh, .nset = o->nset, .set = o->set,
                            .plan_path = o->plan, .model = o->model,
                            .require_even = o->require_even};
-    nd_options po = {o->dump_after, o->verify_each, stderr};
+    nd_options po = {o->dump_after, o->verify_each, stderr, o->times};
     bool graph = ends_with(o->file, ".ndir");
     if (o->emit == NDC_AST) {
         ast_file *f = graph ? NULL : nd_parse(c, file);

@@ -46,6 +46,7 @@ typedef struct ndc_options {
     const char *until;               /* last pass to run, for NDC_IR */
     bool require_even;               /* a size that does not divide is an
                                         error */
+    const char *times;               /* file of measured times of the stages */
     const char *rank;                /* for NDC_COMM; NULL: the first ones */
     bool verify_each;                /* verify after every pass */
     bool werror;                     /* a warning fails the compilation */
@@ -112,6 +113,9 @@ typedef struct ndc_schedule_options {
     const char *ranks, *microbatches;        /* numbers; of a file: its own */
     const char *costs;               /* "F,I,W" or "F,I,W,MESSAGE": times of all
                                         stages; NULL: 1,1,1,0 */
+    const char *times;               /* instead: a file that a program wrote */
+    const char *room;                /* of auto: microbatches of one stage that
+                                        a rank may hold; NULL: any number */
     const char *emit;                /* timeline (NULL), csv, comms, svg or
                                         json */
     const char *out;                 /* NULL: stdout */

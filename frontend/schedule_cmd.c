@@ -28,6 +28,8 @@ typedef struct job {
     sched *s;
     sched_costs costs;
     double f, i, w, message;         /* --costs */
+    sched_measured measured;         /* --times */
+    double seconds;                  /* of a unit of time; 0: they are slots */
 } job;
 
 static bool fail(job *j, const char *what)
@@ -89,18 +91,46 @@ static bool find_form(job *j, form *out)
     return false;
 }
 
-/* Of all stages. */
-static void spread_costs(job *j)
+static const nd_file *load(job *j, const char *path)
 {
-    double *v = ND_NEWN(j->c->arena, double, 4 * j->s->stages);
+    int file = nd_read_file(j->c, path);
+    if (!file)
+        nd_error(j->c, nd_nowhere, "cannot read `%s`: %s", path,
+                 strerror(errno));
+    return file ? &j->c->files.v[file - 1] : NULL;
+}
+
+/* What a program has measured; it knows how many stages it had. */
+static bool measured_costs(job *j, int n)
+{
+    sched_error e;
+    const nd_file *f = load(j, j->o->times);
+    if (!f)
+        return false;
+    if (!sched_times_read(f->text, f->len, &j->measured, &e))
+        return nd_schedule_error(j->c, nd_nowhere, j->o->times, NULL, &e);
+    if (j->measured.stages != n) {
+        nd_error(j->c, nd_nowhere, "%s has the times of %d stages; the "
+                 "schedule has %d", j->o->times, j->measured.stages, n);
+        return false;
+    }
+    j->costs = j->measured.costs;
+    j->seconds = 1;
+    return true;
+}
+
+/* --costs for each of n stages, or --times. */
+static bool find_costs(job *j, int n)
+{
+    if (j->o->times)
+        return measured_costs(j, n);
+    double *v = ND_NEWN(j->c->arena, double, 4 * n);
     const double one[] = {j->f, j->i, j->w, j->message};
-    int n = j->s->stages;
     for (int k = 0; k < 4 * n; k++)
         v[k] = one[k / n];
-    j->costs.f = v;
-    j->costs.i = v + n;
-    j->costs.w = v + 2 * n;
-    j->costs.ahead = j->costs.back = v + 3 * n;
+    j->costs = (sched_costs){.f = v, .i = v + n, .w = v + 2 * n,
+                             .ahead = v + 3 * n, .back = v + 3 * n};
+    return true;
 }
 
 /* ---- the schedule -------------------------------------------------------- */
@@ -113,13 +143,10 @@ static bool tell(job *j, const sched *s, const sched_error *e)
 static bool read_file(job *j)
 {
     sched_error e;
-    int file = nd_read_file(j->c, j->o->what), ranks = 0, micro = 0;
-    if (!file) {
-        nd_error(j->c, nd_nowhere, "cannot read `%s`: %s", j->o->what,
-                 strerror(errno));
+    int ranks = 0, micro = 0;
+    const nd_file *f = load(j, j->o->what);
+    if (!f)
         return false;
-    }
-    const nd_file *f = &j->c->files.v[file - 1];
     j->s = sched_read(f->text, f->len, j->o->what, &e);
     if (!j->s)
         return tell(j, NULL, &e);
@@ -133,7 +160,7 @@ static bool read_file(job *j)
                  "microbatches", j->o->what, j->s->ranks, j->s->micro);
         return false;
     }
-    return true;
+    return find_costs(j, j->s->stages);
 }
 
 static bool unknown(job *j)
@@ -149,9 +176,33 @@ static bool unknown(job *j)
     return false;
 }
 
+/* Over a loop and, where stages can lie so, over a vee. */
+static bool search(job *j, sched_ask ask)
+{
+    int v = sched_per_rank(ask.kind, ask.v), room = 0, which;
+    double *each = ND_NEWN(j->c->arena, double, v * ask.ranks);
+    double *most = ND_NEWN(j->c->arena, double, ask.ranks);
+    sched_costs costs = j->costs;
+    sched_error e;
+    if (j->o->room && !whole(j, "--room", j->o->room, MOST_ACTIONS, &room))
+        return false;
+    for (int s = 0; s < v * ask.ranks; s++)
+        each[s] = 1;
+    for (int r = 0; r < ask.ranks; r++)
+        most[r] = room;
+    costs.until_w = each;
+    ask.costs = &costs;
+    ask.room = room ? most : NULL;
+    ask.sync = true;
+    sched_ask asks[] = {ask, ask};
+    asks[1].where = SCHED_VEE;
+    j->s = sched_make_best(asks, v > 1 ? 2 : 1, &which, &e);
+    return j->s || tell(j, NULL, &e);
+}
+
 static bool make(job *j)
 {
-    sched_ask ask = {.costs = NULL};
+    sched_ask ask = {.costs = &j->costs, .sync = true};
     sched_error e;
     if (!sched_parse_name(j->o->what, &ask.kind, &ask.v))
         return unknown(j);
@@ -164,6 +215,15 @@ static bool make(job *j)
     int64_t v = sched_per_rank(ask.kind, ask.v);
     if (2 * v * ask.ranks * ask.micro > MOST_ACTIONS)
         return fail(j, "that is a schedule of more than 20 million actions");
+    if (!sched_legal(&ask, &e))
+        return tell(j, NULL, &e);
+    if (!find_costs(j, (int)v * ask.ranks))
+        return false;
+    if (ask.kind == SCHED_KIND_AUTO)
+        return search(j, ask);
+    if (j->o->room)
+        return fail(j, "--room goes with auto: other schedules take what they "
+                    "need");
     j->s = sched_make(&ask, &e);
     return j->s || tell(j, NULL, &e);
 }
@@ -195,11 +255,11 @@ static bool show(job *j, form as, sched_text *out)
     if (!sched_time(j->s, &j->costs, &t, &e))
         return tell(j, j->s, &e);
     if (as == AS_TIMELINE)
-        sched_draw(j->s, &t, 0, out);
+        sched_draw(j->s, &t, j->seconds, out);
     else if (as == AS_SVG)
-        sched_svg(j->s, &t, &j->costs, 0, out);
+        sched_svg(j->s, &t, &j->costs, j->seconds, out);
     else if (as == AS_JSON)
-        sched_trace(j->s, &j->costs, 0, out);
+        sched_trace(j->s, &j->costs, j->seconds, out);
     else
         sched_write(j->s, as == AS_CSV, out);
     free(t.rank);
@@ -213,6 +273,8 @@ static void list_kinds(sched_text *out)
         sched_put(out, "%s%-*s%s\n", i->name, 18 - (int)strlen(i->name),
                   i->v ? "" : "(v)", i->doc);
     }
+    sched_put(out, "auto(v)           the fastest that a search finds for "
+              "--costs or --times\n");
 }
 
 static bool produce(job *j, sched_text *out)
@@ -222,12 +284,12 @@ static bool produce(job *j, sched_text *out)
         list_kinds(out);
         return true;
     }
+    if (j->o->costs && j->o->times)
+        return fail(j, "times are --costs or --times FILE, not both");
     if (!find_form(j, &as) || (j->o->costs && !read_costs(j, j->o->costs)))
         return false;
-    if (!(is_file(j->o->what) ? read_file(j) : make(j)))
-        return false;
-    spread_costs(j);
-    return prove(j) && show(j, as, out);
+    return (is_file(j->o->what) ? read_file(j) : make(j)) && prove(j) &&
+           show(j, as, out);
 }
 
 int ndc_schedule(const ndc_schedule_options *o)
@@ -236,6 +298,7 @@ int ndc_schedule(const ndc_schedule_options *o)
     sched_text out = {0};
     bool ok = produce(&j, &out) && nd_write(j.c, o->out, out.s, out.n);
     free(out.s);
+    free(j.measured.v);
     sched_free(j.s);
     nd_ctx_free(j.c);
     return ok ? NDC_OK : NDC_BAD_INPUT;

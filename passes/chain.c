@@ -244,12 +244,14 @@ static void place_reverse(pipe *pp, nd_op *op)
     }
 }
 
-static void lay_back(pipe *pp)
+void pipe_chain_back(pipe *pp)
 {
     nd_block *b = pp->m->step;
     back x = {ND_NEWN(pp->a, spans, pp->m->params.n + 1),
               ND_NEWN(pp->a, int, b->ops.n + 1),
               ND_NEWN(pp->a, int, b->ops.n + 1)};
+    for (int i = 0; i < b->ops.n; i++)
+        b->ops.v[i]->mark = i;
     for (int i = 0; i < b->ops.n; i++) {
         nd_op *op = b->ops.v[i];
         x.high[i] = pp->n - 1;
@@ -284,5 +286,5 @@ void pipe_chain(pipe *pp)
     for (int i = 0; i < b->ops.n; i++)
         b->ops.v[i]->mark = i;
     lay_out(pp);
-    lay_back(pp);
+    pipe_chain_back(pp);
 }

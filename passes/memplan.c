@@ -464,8 +464,29 @@ static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
     return at;
 }
 
-/* What each microbatch keeps. A stage that runs forward again right before its
- * backward list has a slot for what it received alone. */
+/* The same on a stage that runs forward again right before backward: what that
+ * makes, outputs aside, is there for one microbatch, or from then on until W. */
+static int room_again(int lists)
+{
+    int room = room_of(lists);
+    if (!(lists & 1 << LIST_FWD) || lists & (CROSSES | READ_LATE))
+        return room;
+    return room == ROOM_UNTIL_I ? ROOM_FIXED
+           : room == ROOM_UNTIL_W ? ROOM_I_TO_W : room;
+}
+
+/* The first forward pass of such a stage, whose results nobody reads, leaves
+ * alone what waits for W: it has a slot of its own. */
+static size_t slots_of(const nd_stage *st, int room, bool again)
+{
+    int k = room - ROOM_UNTIL_I;
+    return room == ROOM_FIXED ? 1
+                              : (size_t)st->slots[k] +
+                                    (again && k == SCHED_I_TO_W);
+}
+
+/* What each microbatch keeps, and by how much less it were with forward run
+ * again. */
 static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
                          size_t at)
 {
@@ -478,20 +499,16 @@ static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
         int room = lists[i] && !skip[i] ? room_of(lists[i]) : -1;
         if (room < ROOM_UNTIL_I)
             continue;
-        int k = room - ROOM_UNTIL_I;
-        size_t bytes = nd_bytes_max(c, v), slots = (size_t)st->slots[k];
-        bool spared = room == ROOM_UNTIL_I && !(lists[i] & CROSSES);
+        int other = room_again(lists[i]), here = again ? other : room;
+        size_t bytes = nd_bytes_max(c, v), n = slots_of(st, here, again);
+        size_t *end = here == ROOM_FIXED
+                          ? &at : &mem->slot_bytes[here - ROOM_UNTIL_I];
         skip[i] = true;
-        if (spared && again) {
-            add_place(c, mem, v, ROOM_FIXED, at);
-            count_bytes(d, mem, v, bytes);
-            at += bytes;
-            continue;
-        }
-        add_place(c, mem, v, room, mem->slot_bytes[k]);
-        count_bytes(d, mem, v, bytes * slots);
-        mem->slot_bytes[k] += bytes;
-        mem->spare_bytes += spared ? bytes * (slots - 1) : 0;
+        add_place(c, mem, v, here, *end);
+        count_bytes(d, mem, v, bytes * n);
+        *end += bytes;
+        mem->spare_bytes += (int64_t)(bytes * slots_of(st, room, false)) -
+                            (int64_t)(bytes * slots_of(st, other, true));
     }
     return at;
 }
@@ -568,7 +585,8 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
         }
         for (int k = 0; k < SCHED_NSPANS; k++)
             slots += c->mem.stage[s].slot_bytes[k] *
-                     (size_t)p->stage[s].slots[k];
+                     slots_of(&p->stage[s], ROOM_UNTIL_I + k,
+                              nd_runs_again(&c->m->plan, s));
         d->saved_bytes += c->mem.stage[s].saved_bytes;
     }
     d->scratch = at;

@@ -13,6 +13,7 @@ typedef struct nd_options {
     const char *dump_after;          /* pass name, "all", or NULL */
     bool verify_each;                /* on in tests */
     FILE *dump_to;
+    const char *times;               /* file of measured times of the stages */
 } nd_options;
 
 /* ---- runner.c ----------------------------------------------------------- */
@@ -59,6 +60,11 @@ uint32_t nd_zero_mesh(const nd_module *m, const nd_param *p);
  * forward pass again. False after reporting that nothing fits. */
 bool nd_choose_recompute(nd_module *m, const nd_options *o);
 
+/* ---- simplify.c --------------------------------------------------------- */
+
+/* Do ops of one result compute the same of the same operands? */
+bool nd_same_work(const nd_op *a, const nd_op *b);
+
 /* ---- mincut.c ----------------------------------------------------------- */
 
 typedef struct nd_mincut nd_mincut;
@@ -80,6 +86,11 @@ nd_program *nd_program_new(nd_module *m, int devices);
 /* Fills program->costs: seconds by nd_default_cluster. `i` is all of backward
  * where the program has no list of weight gradients. */
 void nd_stage_costs(nd_module *m);
+
+/* ---- stage_times.c ------------------------------------------------------- */
+
+/* Replaces those by the times that a program has measured. */
+bool nd_stage_times(nd_module *m, const char *path);
 
 /* ---- stages_check.c ------------------------------------------------------ */
 
@@ -360,7 +371,7 @@ typedef struct nd_stage_mem {
     size_t slot_bytes[SCHED_NSPANS]; /* of one slot */
     size_t saved_bytes;              /* of all slots, and what else outlives
                                         a list */
-    size_t spare_bytes;              /* of saved: what would not be, did the
+    int64_t spare_bytes;             /* of saved: what would not be, did the
                                         stage run forward again */
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;

@@ -236,7 +236,6 @@ nd_program *nd_program_new(nd_module *m, int devices)
 
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
-    (void)o;
     pipe pp = {.m = m, .a = m->ctx->arena};
     pp.devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
     pp.p = stage_count(&m->plan, pp.devices);
@@ -249,9 +248,15 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     m->program = nd_program_new(m, pp.devices);
     if (!pipe_cut(&pp))
         return false;
+    pipe_use_at_hand(&pp);
+    if (m->plan.schedule == SCHED_KIND_FILE && pp.p > 1 &&
+        !(m->program->sched = nd_schedule_new(m, pp.devices)))
+        return false;
     if (nd_wants_split(m) && !nd_split_backward(&pp))
         return false;
     pipe_fill(&pp);
     nd_stage_costs(m);
+    if (o && o->times && !nd_stage_times(m, o->times))
+        return false;
     return nd_stages_check(m);
 }

@@ -64,6 +64,8 @@ void pipe_reads(pipe *pp, nd_op *op, pipe_read_fn *f, void *user);
 /* ---- chain.c: the units, and the unit of every op ------------------------ */
 
 void pipe_chain(pipe *pp);
+/* Backward ops again, after some of them changed. */
+void pipe_chain_back(pipe *pp);
 
 /* ---- weigh.c: what units cost -------------------------------------------- */
 
@@ -72,6 +74,11 @@ void pipe_weigh(pipe *pp);
 /* ---- cut.c: the units of every stage ------------------------------------- */
 
 bool pipe_cut(pipe *pp);
+
+/* ---- at_hand.c: what backward need not make again ------------------------ */
+
+/* Takes from forward what stages have, and places backward again. */
+void pipe_use_at_hand(pipe *pp);
 
 /* ---- stages.c: the lists of every stage, and what crosses ---------------- */
 

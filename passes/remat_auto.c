@@ -11,39 +11,44 @@
  *
  * Every choice is compiled to the end on a copy of the module, so bytes are
  * those of the program, not an estimate. Of what fits, that one is taken by
- * which m microbatches are soonest through: (m - 1) * slowest stage + the sum
- * of all. Forward run again is the same code on the same operands, dropout
- * included: results are the same to the bit.
+ * which the plan's schedule takes the least time. Forward run again is the same
+ * code on the same operands, dropout included: results are the same to the bit.
  */
 #include "passes.h"
 
-enum { NLEVELS = REMAT_AUTO };       /* none, attention, block */
+#include <stdlib.h>
 
-typedef struct stage_trial {
-    size_t keeps, again;             /* bytes of a rank of its device */
-    double forward, backward;        /* work of a microbatch */
-} stage_trial;
+enum {
+    NLEVELS = REMAT_AUTO,            /* none, attention, block */
+    MOST_ASKED = 10                  /* stages of a device, of which every set
+                                        is looked at */
+};
 
+/* How a module turns out at one level. */
 typedef struct trial {
     bool ran, fits;
-    stage_trial *stage;
-    double cost;
+    nd_program *program;
+    size_t *bytes;                   /* of a rank, by device */
+    int64_t *spare;                  /* by stage: less, if forward runs again */
+    double *f, *b, *w;               /* seconds of F, and of B or I and W */
+    bool *again;                     /* the choice, and its seconds */
+    double seconds;
 } trial;
 
 typedef struct choice {
     nd_module *m;
     nd_arena *a;
-    int nstages;
     trial level[NLEVELS];
 } choice;
 
 /* ---- one level ----------------------------------------------------------- */
 
-static double work_of(const nd_module *m, int stage, nd_op *const *op, int n)
+static double seconds_of(const nd_module *m, int stage, nd_op *const *op,
+                         int n)
 {
     double sum = 0;
     for (int i = 0; i < n; i++) {
-        double work = nd_op_flops(op[i], &m->mesh);
+        double work = nd_op_seconds(m, &nd_default_cluster, op[i]);
         int64_t lo, hi;
         if (op[i]->kind == OP_REPEAT &&
             nd_stage_range(m, stage, op[i]->axes[0], &lo, &hi))
@@ -75,79 +80,132 @@ static bool run_quietly(nd_module *m, const nd_options *o)
     return ok;
 }
 
-/* All stages of a device run forward again, or none. */
-static size_t spare_of(const nd_code *c, int device)
-{
-    const nd_program *p = c->m->program;
-    size_t bytes = 0;
-    for (int s = 0; s < p->nstages; s++)
-        if (p->stage[s].device == device)
-            bytes += c->mem.stage[s].spare_bytes;
-    return bytes;
-}
-
 static void try_level(choice *c, nd_remat level, const nd_options *o)
 {
+    trial *t = &c->level[level];
     nd_module *m = nd_module_copy(c->m);
     m->plan.recompute = level;
     if (!run_quietly(m, o))
         return;
-    trial *t = &c->level[level];
     nd_code *code = nd_code_new(m);
-    const nd_program *p = m->program;
+    const nd_program *p = t->program = m->program;
     t->ran = true;
-    c->nstages = p->nstages;
-    t->stage = ND_NEWN(c->a, stage_trial, p->nstages);
+    t->bytes = ND_NEWN(c->a, size_t, p->ndevices);
+    t->spare = ND_NEWN(c->a, int64_t, p->nstages);
+    t->again = ND_NEWN(c->a, bool, p->nstages);
+    t->f = ND_NEWN(c->a, double, 3 * p->nstages);
+    t->b = t->f + p->nstages;
+    t->w = t->b + p->nstages;
+    for (int d = 0; d < p->ndevices; d++)
+        t->bytes[d] = code->mem.device[d].arena_bytes;
     for (int s = 0; s < p->nstages; s++) {
         const nd_stage *st = &p->stage[s];
-        size_t keeps = code->mem.device[st->device].arena_bytes;
-        t->stage[s] = (stage_trial){
-            keeps, keeps - spare_of(code, st->device),
-            work_of(m, s, st->fwd.v, st->fwd.n),
-            work_of(m, s, st->bwd.v, st->bwd.n)};
+        t->spare[s] = code->mem.stage[s].spare_bytes;
+        t->f[s] = seconds_of(m, s, st->fwd.v, st->fwd.n);
+        t->b[s] = seconds_of(m, s, st->bwd.v, st->bwd.n);
+        t->w[s] = seconds_of(m, s, st->wgt.v, st->wgt.n);
     }
 }
 
 /* ---- the choice ---------------------------------------------------------- */
 
-static bool runs_again(const stage_trial *s, double room)
+/* The stages of a device, ascending. */
+static int stages_on(const nd_program *p, int device, int *stage)
 {
-    return (double)s->keeps > room;
+    int n = 0;
+    for (int s = 0; s < p->nstages; s++)
+        if (p->stage[s].device == device)
+            stage[n++] = s;
+    return n;
 }
 
-static void rate(choice *c, trial *t, double room)
+static double bytes_with(const trial *t, int device, const int *stage, int n,
+                         unsigned set)
 {
-    double sum = 0, most = 0;
-    t->fits = t->ran;
-    for (int s = 0; t->ran && s < c->nstages; s++) {
-        const stage_trial *x = &t->stage[s];
-        bool again = runs_again(x, room);
-        double work = x->forward + x->backward + (again ? x->forward : 0);
-        t->fits &= (double)x->again <= room;
-        sum += work;
-        most = work > most ? work : most;
+    double bytes = (double)t->bytes[device];
+    for (int i = 0; i < n; i++)
+        bytes -= set >> i & 1 ? (double)t->spare[stage[i]] : 0;
+    return bytes;
+}
+
+/* Of the sets of stages by which the device fits, the one that costs least, and
+ * of those that do not, the one with the fewest bytes, which are returned. Of
+ * more stages than MOST_ASKED, the last ones keep what they have. */
+static double choose(choice *c, trial *t, int device)
+{
+    const nd_program *p = t->program;
+    double room = c->m->plan.room, best_bytes = 0, best_cost = 0;
+    int *stage = ND_NEWN(c->a, int, p->nstages);
+    int n = stages_on(p, device, stage);
+    unsigned best = 0;
+    n = n < MOST_ASKED ? n : MOST_ASKED;
+    for (unsigned set = 0; set < 1u << n; set++) {
+        double bytes = bytes_with(t, device, stage, n, set), cost = 0;
+        for (int i = 0; i < n; i++)
+            cost += set >> i & 1 ? t->f[stage[i]] : 0;
+        bool better = best_bytes <= room
+                          ? bytes <= room && cost < best_cost
+                          : bytes < best_bytes;
+        if (set && !better)
+            continue;
+        best = set;
+        best_bytes = bytes;
+        best_cost = cost;
     }
-    t->cost = (c->m->plan.microbatches - 1) * most + sum;
+    for (int i = 0; i < n; i++)
+        t->again[stage[i]] = best >> i & 1;
+    return best_bytes;
 }
 
+/* From start to end of the schedule. */
+static double makespan(choice *c, const trial *t)
+{
+    const nd_program *p = t->program;
+    double *back = ND_NEWN(c->a, double, p->nstages);
+    sched_costs costs = p->costs;
+    sched_times times;
+    sched_error err;
+    for (int s = 0; s < p->nstages; s++)
+        back[s] = t->b[s] + (t->again[s] ? t->f[s] : 0);
+    costs.f = t->f;
+    costs.i = back;
+    costs.w = t->w;
+    if (!sched_time(p->sched, &costs, &times, &err))
+        return 0;
+    free(times.rank);
+    return times.makespan;
+}
+
+static void rate(choice *c, trial *t)
+{
+    t->fits = t->ran;
+    for (int d = 0; t->ran && d < t->program->ndevices; d++)
+        t->fits &= choose(c, t, d) <= c->m->plan.room;
+    if (t->fits)
+        t->seconds = makespan(c, t);
+}
+
+/* Levels may have stages of their own: what is told is of each device. */
 static bool refuse(choice *c)
 {
     nd_ctx *x = c->m->ctx;
-    nd_plan *p = &c->m->plan;
+    const nd_plan *p = &c->m->plan;
+    const trial *none = &c->level[REMAT_NONE];
     nd_error(x, p->remat_loc, "no way to recompute fits a rank in %.0f bytes",
              p->room);
-    for (int s = 0; s < c->nstages; s++) {
-        size_t least = SIZE_MAX, keeps = 0;
+    for (int d = 0; none->ran && d < none->program->ndevices; d++) {
+        double least = (double)none->bytes[d];
         for (int l = 0; l < NLEVELS; l++) {
-            const trial *t = &c->level[l];
-            if (t->ran && t->stage[s].again < least)
-                least = t->stage[s].again;
-            if (t->ran && l == REMAT_NONE)
-                keeps = t->stage[s].keeps;
+            trial *t = &c->level[l];
+            double bytes = t->ran ? choose(c, t, d) : least;
+            least = bytes < least ? bytes : least;
         }
-        const char *who = c->nstages > 1 ? nd_fmt(c->a, "stage %d", s) : "it";
-        nd_note(x, nd_nowhere, "%s needs at least %zu bytes, and %zu if it "
-                "recomputes nothing", who, least, keeps);
+        const char *who = none->program->ndevices == 1 ? "it"
+                          : none->program->nstages > none->program->ndevices
+                              ? nd_fmt(c->a, "device %d", d)
+                              : nd_fmt(c->a, "stage %d", d);
+        nd_note(x, nd_nowhere, "%s needs at least %.0f bytes, and %zu if it "
+                "recomputes nothing", who, least, none->bytes[d]);
     }
     return false;
 }
@@ -157,13 +215,9 @@ static void take(choice *c, nd_remat level)
     nd_plan *p = &c->m->plan;
     const trial *t = &c->level[level], *none = &c->level[REMAT_NONE];
     p->recompute = level;
-    p->again = ND_NEWN(c->a, bool, c->nstages);
-    p->unspared = ND_NEWN(c->a, size_t, c->nstages);
-    p->nagain = c->nstages;
-    for (int s = 0; s < c->nstages; s++) {
-        p->again[s] = runs_again(&t->stage[s], p->room);
-        p->unspared[s] = none->ran ? none->stage[s].keeps : 0;
-    }
+    p->again = t->again;
+    p->nagain = t->program->nstages;
+    p->unspared = none->ran ? none->bytes : NULL;
 }
 
 bool nd_choose_recompute(nd_module *m, const nd_options *o)
@@ -173,10 +227,10 @@ bool nd_choose_recompute(nd_module *m, const nd_options *o)
     bool ran = false;
     for (int l = 0; l < NLEVELS; l++) {
         try_level(&c, (nd_remat)l, o);
-        rate(&c, &c.level[l], m->plan.room);
+        rate(&c, &c.level[l]);
         ran |= c.level[l].ran;
         if (c.level[l].fits &&
-            (best < 0 || c.level[l].cost < c.level[best].cost))
+            (best < 0 || c.level[l].seconds < c.level[best].seconds))
             best = l;
     }
     if (!ran)

@@ -186,7 +186,9 @@ bool pass_schedule(nd_module *m, const nd_options *o)
     sched_error e;
     sched_times t;
     p->costs.cross = crossings(m);
-    p->sched = nd_schedule_new(m, p->ndevices);
+    /* One from a file is there: pass pipeline looks into it. */
+    if (!p->sched)
+        p->sched = nd_schedule_new(m, p->ndevices);
     if (!p->sched || !fits(m, p->sched))
         return false;
     if (p->nstages == 1)

@@ -26,21 +26,28 @@ static bool pure(const nd_op *op)
     return !nd_has_trait(op, 'e');
 }
 
-static bool same_op(const nd_op *a, const nd_op *b)
+bool nd_same_work(const nd_op *a, const nd_op *b)
 {
     if (a->kind != b->kind || a->sub != b->sub || a->nin != b->nin ||
         a->naxes != b->naxes || a->nto != b->nto || a->mesh != b->mesh ||
-        a->phase != b->phase || a->reverse != b->reverse ||
+        a->reverse != b->reverse ||
         memcmp(&a->num, &b->num, sizeof a->num) != 0)
         return false;
-    for (int i = 0; i < a->nin; i++)
-        if (a->in[i] != b->in[i])
-            return false;
     const nd_type *s = &a->out[0]->type, *t = &b->out[0]->type;
     return same_list(a->naxes, a->axes, b->axes) &&
            same_list(a->nto, a->to, b->to) &&
            same_text(a->name, b->name) && s->dtype == t->dtype &&
            nd_same_axes(s, t) && nd_same_cut(s, t);
+}
+
+static bool same_op(const nd_op *a, const nd_op *b)
+{
+    if (a->phase != b->phase || !nd_same_work(a, b))
+        return false;
+    for (int i = 0; i < a->nin; i++)
+        if (a->in[i] != b->in[i])
+            return false;
+    return true;
 }
 
 static uint32_t op_hash(const nd_op *op)

@@ -293,11 +293,21 @@ static void divide_all(split *s, nd_block *b)
     }
 }
 
+static bool has_halves(const sched *x)
+{
+    for (int d = 0; x && d < x->ranks; d++)
+        for (int i = 0; i < x->row[d].n; i++)
+            if (x->row[d].v[i].op == SCHED_I || x->row[d].v[i].op == SCHED_W)
+                return true;
+    return false;
+}
+
 bool nd_wants_split(const nd_module *m)
 {
     sched_kind k = m->plan.schedule;
     return m->program->nstages > 1 &&
-           (k == SCHED_KIND_AUTO || sched_has(k, 'w'));
+           (k == SCHED_KIND_AUTO || sched_has(k, 'w') ||
+            has_halves(m->program->sched));
 }
 
 bool nd_split_backward(pipe *places)

@@ -19,7 +19,7 @@ typedef struct stages {
     int s;                           /* the stage at hand */
     int losses;                      /* stages that compute the loss */
     nd_table held;                   /* values of the stage's parameters */
-    nd_table have;                   /* values that are there */
+    nd_table have;                   /* values that are there, ops that ran */
     nd_table partial;                /* ... but not yet final */
     bool ok;
 } stages;
@@ -90,8 +90,11 @@ static void run(stages *st, nd_op *const *op, int n, nd_phase phase)
         if (op[i]->phase != phase || op[i]->block != st->m->step)
             complain(st, op[i], op[i]->nout ? op[i]->out[0] : NULL,
                      "is in the list of another phase");
-        if (op[i]->nout && nd_table_get(&st->have, op[i]->out[0]))
-            complain(st, op[i], op[i]->out[0], "is made twice");
+        if (nd_table_get(&st->have, op[i]) ||
+            (op[i]->nout && nd_table_get(&st->have, op[i]->out[0])))
+            complain(st, op[i], op[i]->nout ? op[i]->out[0] : NULL,
+                     "is made twice");
+        nd_table_put(&st->have, op[i], op[i]);
         read_all(st, op[i], op[i]);
         make(st, op[i]);
     }

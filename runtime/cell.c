@@ -41,6 +41,16 @@ void ndrt_set_cell(ndrt_rank *r, int stage, int mb)
             ndrt_extent_of(p, e, r->rank, stage, mb, &st->off[e], &st->n[e]);
 }
 
+void ndrt_put_aside(ndrt_rank *r)
+{
+    const ndrt_state *st = r->state;
+    size_t slots = (size_t)st->course->slots[r->stage][SCHED_I_TO_W];
+
+    r->room[NDRT_I_TO_W] =
+        r->arena + st->rooms[r->stage][SCHED_I_TO_W] +
+        slots * r->program->stages[r->stage].slot_bytes[SCHED_I_TO_W];
+}
+
 /* ---- the arena -------------------------------------------------------- */
 
 /* Sets where the slots of the device's stages and its older weights begin, if
@@ -57,7 +67,8 @@ static size_t lay_out(const ndrt_course *c, int device,
                 continue;
             if (rooms)
                 rooms[s][k] = at;
-            at += (size_t)c->slots[s][k] * p->stages[s].slot_bytes[k];
+            bool aside = p->stages[s].again && k == SCHED_I_TO_W;
+            at += (size_t)(c->slots[s][k] + aside) * p->stages[s].slot_bytes[k];
         }
     }
     if (versions_at)

@@ -23,6 +23,12 @@ typedef struct maker {
     FILE *err;                    /* or NULL */
 } maker;
 
+/* What the schedule at hand is called in messages. */
+static const char *called(const maker *m)
+{
+    return m->config->schedule ? m->config->schedule : m->p->schedule_name;
+}
+
 static ndrt_status refuse(const maker *m, ndrt_status s, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 static ndrt_status refuse(const maker *m, ndrt_status s, const char *fmt, ...)
@@ -47,7 +53,7 @@ static ndrt_status no_memory(const maker *m)
 /* With the rows around the action that is wrong. */
 static ndrt_status wrong(const maker *m, const sched *s, const sched_error *e)
 {
-    refuse(m, NDRT_EINPUT, "--schedule %s: %s", m->config->schedule, e->text);
+    refuse(m, NDRT_EINPUT, "schedule %s: %s", called(m), e->text);
     char *table = s && e->rank >= 0 ? sched_table_around(s, e) : NULL;
     if (m->err && table)
         fputs(table, m->err);
@@ -114,43 +120,39 @@ static ndrt_status read_schedule(maker *m, const char *path)
         return wrong(m, NULL, &e);
     if (m->config->microbatches &&
         m->config->microbatches != m->c->sched->micro)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d microbatches, "
+        return refuse(m, NDRT_EUSAGE, "schedule %s has %d microbatches, "
                       "--microbatches says %lld", path, m->c->sched->micro,
                       (long long)m->config->microbatches);
     return NDRT_OK;
 }
 
-/* What an asynchronous program was compiled for; it computes nothing else. */
-static sched_kind own_kind(const ndrt_program *p)
+/* What an asynchronous program was compiled for; NULL of others. */
+static const char *async_name(const ndrt_program *p)
 {
-    return p->weights == NDRT_STASHED  ? SCHED_KIND_PIPEDREAM
-           : p->weights == NDRT_BEHIND ? SCHED_KIND_PIPEDREAM_2BW
-           : p->nstages == 1           ? SCHED_KIND_1F1B
-                                       : SCHED_KIND_GPIPE;
+    return p->weights == NDRT_STASHED
+               ? sched_kinds[SCHED_KIND_PIPEDREAM].name
+           : p->weights == NDRT_BEHIND
+               ? sched_kinds[SCHED_KIND_PIPEDREAM_2BW].name
+               : NULL;
 }
 
 static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
                               int v)
 {
     const ndrt_program *p = m->p;
-    sched_kind own = own_kind(p);
     int64_t micro = m->config->microbatches ? m->config->microbatches
                                             : p->nmicro;
     int n = p->ndevices, have = p->nstages / n;
     sched_error e = {.rank = -1};
 
     if (kind == SCHED_KIND_AUTO)
-        return refuse(m, NDRT_EUSAGE, "--schedule auto: only the compiler "
+        return refuse(m, NDRT_EUSAGE, "schedule auto: only the compiler "
                       "knows what a search needs; name one, or a file");
-    if (own == SCHED_KIND_PIPEDREAM && kind != own)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s: the program updates after "
-                      "each microbatch, as pipedream does: compile it with "
-                      "another schedule", name);
-    if (sched_has(kind, 'a') && kind != own)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s changes what is computed: "
+    if (sched_has(kind, 'a') && !async_name(p))
+        return refuse(m, NDRT_EUSAGE, "schedule %s changes what is computed: "
                       "compile the program with it", name);
     if (sched_per_rank(kind, v) != have)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d stage%s per "
+        return refuse(m, NDRT_EUSAGE, "schedule %s has %d stage%s per "
                       "device, the program was compiled with %d", name,
                       sched_per_rank(kind, v),
                       sched_per_rank(kind, v) == 1 ? "" : "s", have);
@@ -158,27 +160,44 @@ static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
                      .sync = true};
     m->c->sched = sched_make(&ask, &e);
     if (!m->c->sched)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s", e.text);
+        return refuse(m, NDRT_EUSAGE, "schedule %s", e.text);
     return NDRT_OK;
+}
+
+/* The program's own one, for other microbatches. */
+static ndrt_status make_own(maker *m)
+{
+    const char *async = async_name(m->p);
+    const char *name = async                 ? async
+                       : m->p->nstages == 1 ? "1f1b"
+                                            : m->p->schedule_name;
+    sched_kind kind;
+    int v;
+
+    if (sched_parse_name(name, &kind, &v) && kind != SCHED_KIND_AUTO)
+        return make_named(m, name, kind, v);
+    return refuse(m, NDRT_EUSAGE, "--microbatches: the program's schedule "
+                  "(%s) is for %d alone; --schedule names another", name,
+                  m->p->nmicro);
 }
 
 static ndrt_status choose(maker *m)
 {
     const char *name = m->config->schedule;
+    const char *async = async_name(m->p);
     sched_kind kind;
     int v;
 
-    if (m->p->pipe < 0 && name)
+    if (async && name && strcmp(name, async) != 0)
+        return refuse(m, NDRT_EUSAGE, "the program was compiled for %s alone, "
+                      "which is asynchronous", async);
+    if (!name)
+        return make_own(m);
+    if (m->p->pipe < 0)
         return refuse(m, NDRT_EUSAGE, "--schedule: the program has no "
                       "pipeline");
-    if (!name)
-        name = sched_kinds[own_kind(m->p)].name;
-    if (sched_parse_name(name, &kind, &v))
-        return make_named(m, name, kind, v);
-    if (m->p->weights == NDRT_STASHED)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s: the program updates after "
-                      "each microbatch, and follows pipedream alone", name);
-    return read_schedule(m, name);
+    return sched_parse_name(name, &kind, &v) ? make_named(m, name, kind, v)
+                                             : read_schedule(m, name);
 }
 
 /* ---- does the program run it? ------------------------------------------ */
@@ -186,15 +205,15 @@ static ndrt_status choose(maker *m)
 static ndrt_status check_place(const maker *m)
 {
     const sched *s = m->c->sched;
-    const char *name = m->config->schedule;
+    const char *name = called(m);
 
     if (s->ranks != m->p->ndevices || s->stages != m->p->nstages)
-        return refuse(m, NDRT_EUSAGE, "--schedule %s has %d stages on %d "
+        return refuse(m, NDRT_EUSAGE, "schedule %s has %d stages on %d "
                       "ranks, the program %d on %d", name, s->stages, s->ranks,
                       m->p->nstages, m->p->ndevices);
     for (int i = 0; i < s->stages; i++)
         if (s->rank_of[i] != m->p->stages[i].device)
-            return refuse(m, NDRT_EUSAGE, "--schedule %s has stage %d on rank "
+            return refuse(m, NDRT_EUSAGE, "schedule %s has stage %d on rank "
                           "%d, the program on %d: compile it with such a "
                           "schedule", name, i, s->rank_of[i],
                           m->p->stages[i].device);
@@ -210,15 +229,15 @@ static ndrt_status check_actions(const maker *m)
         for (int i = 0; i < s->row[d].n; i++) {
             const sched_action *a = &s->row[d].v[i];
             if (a->op == SCHED_U && m->p->weights != NDRT_STASHED)
-                return refuse(m, NDRT_EUSAGE, "--schedule %s updates weights "
+                return refuse(m, NDRT_EUSAGE, "schedule %s updates weights "
                               "on its way, which changes what is computed: "
                               "compile the program with it",
-                              m->config->schedule);
+                              called(m));
             if ((a->op == SCHED_I || a->op == SCHED_W) && !split)
-                return refuse(m, NDRT_EUSAGE, "--schedule %s has backward in "
+                return refuse(m, NDRT_EUSAGE, "schedule %s has backward in "
                               "two halves (%d%s%d), the program in one: "
                               "compile it with a schedule such as zb_h1",
-                              m->config->schedule, a->stage,
+                              called(m), a->stage,
                               sched_op_name[a->op], a->mb);
         }
     }

@@ -104,7 +104,7 @@ ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config)
 {
     ndrt_comm *comm = NULL;
     int more = (p->nflights > 0 && config->overlap != NDRT_OVERLAP_OFF) +
-               (p->nstages > 1 && config->messages == NDRT_MESSAGES_AHEAD);
+               (p->ndevices > 1 && config->messages == NDRT_MESSAGES_AHEAD);
     ndrt_status s = open_mpi(p, more, &comm);
 
     if (s != NDRT_OK)

@@ -255,6 +255,8 @@ bool ndrt_walk_next(ndrt_walk *w);
 /* ---- cell.c: the stage and the microbatch that run ---------------------- */
 
 void ndrt_set_cell(ndrt_rank *r, int stage, int mb);
+/* For a forward pass that runs again later: what waits for W stays. */
+void ndrt_put_aside(ndrt_rank *r);
 size_t ndrt_arena_bytes(const ndrt_course *c, int device);
 ndrt_status ndrt_make_arena(ndrt_rank *r);
 

@@ -85,6 +85,8 @@ ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
     if (s != NDRT_OK)
         return s;
     ndrt_set_cell(r, a->stage, a->mb);
+    if (a->op == SCHED_F && stage->again)
+        ndrt_put_aside(r);
     if (local && a->op == SCHED_F)
         s = ndrt_call(r, stage->run[NDRT_RECV_F]);
     if (back && stage->again)

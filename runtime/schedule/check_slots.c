@@ -3,20 +3,23 @@
  *
  *   0F0 0F1 0F2 0B0 ..     with 2 slots, 0F2 overwrites microbatch 0
  */
-#include "sched.h"
+#include "check.h"
 
 #include <stdlib.h>
 
-/* Which actions need what the slots of a span hold: what is received is there
- * from then on, what is sent until then. */
-static bool needs_slot(sched_span span, const sched_action *a, int stage)
+bool sched_needs_slot(sched_span span, const sched_action *a)
 {
-    if (a->stage != stage || a->op == SCHED_U)
+    if (a->op == SCHED_U)
         return false;
     if (a->op == SCHED_W)
         return span != SCHED_UNTIL_I;
     return sched_is_back(a->op) || a->op == SCHED_SEND_B ||
            span != SCHED_I_TO_W;
+}
+
+static bool needs_slot(sched_span span, const sched_action *a, int stage)
+{
+    return a->stage == stage && sched_needs_slot(span, a);
 }
 
 /* left: by microbatch, how many actions still need it. owner: by slot. */

@@ -127,8 +127,8 @@ typedef struct sched_costs {
     const uint8_t *cross;        /* see above; stages - 1 of them, or NULL */
 } sched_costs;
 
-/* Costs in seconds that a program has measured, one row per stage after the line
- * "stage,F,I,W,B,ahead,back". Errors name row and column. free(out->v). */
+/* Costs in seconds that a program has measured, one row per stage after the
+ * line "stage,F,I,W,B,ahead,back". Errors name row and column. free(out->v). */
 typedef struct sched_measured {
     int stages;
     sched_costs costs;           /* within v; says nothing of memory */
@@ -192,6 +192,24 @@ char *sched_table_around(const sched *s, const sched_error *err);
 typedef enum { SCHED_UNTIL_I, SCHED_UNTIL_W, SCHED_I_TO_W,
                SCHED_NSPANS } sched_span;
 int sched_slots(const sched *s, int stage, sched_span span);
+
+/* A place for everything that microbatches keep, device by device, given the
+ * bytes of a slot by stage. By (stage * micro + mb) * SCHED_NSPANS + span: how
+ * far it is from where the device's slots begin, and the number of the slot on
+ * the device; slot -1 and 0 bytes where the stage keeps nothing. */
+typedef struct sched_rooms {
+    size_t *at;
+    int *slot;
+    int *slots;                  /* by device: how many there are */
+    size_t *bytes;               /* by device */
+} sched_rooms;
+bool sched_rooms_new(const sched *s, const size_t (*bytes)[SCHED_NSPANS],
+                     sched_rooms *out);          /* false: no memory */
+void sched_rooms_free(sched_rooms *r);
+/* Proves that nobody overwrites what is still needed, in slots that do not
+ * overlap. */
+bool sched_check_rooms(const sched *s, const size_t (*bytes)[SCHED_NSPANS],
+                       const sched_rooms *r, sched_error *err);
 /* Are n enough? Names the action that overwrites what is still needed. */
 bool sched_check_slots(const sched *s, int stage, sched_span span, int n,
                        sched_error *err);

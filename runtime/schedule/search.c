@@ -58,7 +58,7 @@ static void pool_free(pool *p)
 }
 
 /* Microbatches that the ranks hold at most, over all of them: of two schedules
- * that take the same time, who asks has more use for the one that holds less. */
+ * that take the same time, the one that holds less is of more use. */
 static double held(const search_problem *q, const uint8_t *order)
 {
     int last = q->steps == 3 ? STEP_W : STEP_I;
@@ -106,7 +106,7 @@ static bool proved(const pool *p)
     return p->value[0].time <= p->q->bound * (1 + 1e-9);
 }
 
-/* ---- where schedules come from --------------------------------------------- */
+/* ---- where schedules come from ------------------------------------------- */
 
 static void try_names(pool *p, const sched_ask *ask)
 {
@@ -187,7 +187,7 @@ static void try_changes(pool *p)
     }
 }
 
-/* ---- the whole ------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------- */
 
 static bool set_bound(search_problem *q, sched_error *err)
 {

@@ -49,7 +49,7 @@ typedef struct beam {
     double best;
 } beam;
 
-/* ---- branches -------------------------------------------------------------- */
+/* ---- branches ------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t h, uint64_t x)
 {
@@ -149,7 +149,7 @@ static bool branch(beam *b, int parent)
     return true;
 }
 
-/* ---- choosing -------------------------------------------------------------- */
+/* ---- choosing ------------------------------------------------------------ */
 
 static int by_bound(const void *pa, const void *pb)
 {
@@ -213,10 +213,10 @@ static int select_next(beam *b, origin *history)
     return kept;
 }
 
-/* ---- the whole ------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------- */
 
-static void write_order(const search_problem *q, const origin *history, int width,
-                        int layers, uint8_t *order)
+static void write_order(const search_problem *q, const origin *history,
+                        int width, int layers, uint8_t *order)
 {
     int *n = malloc((size_t)q->ranks * sizeof *n);
     for (int r = 0; n && r < q->ranks; r++)

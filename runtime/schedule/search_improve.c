@@ -1,5 +1,5 @@
-/* search_improve.c - a schedule changed where it hurts: along the path of actions
- * that wait for each other until the end.
+/* search_improve.c - a schedule changed where it hurts: along the path of
+ * actions that wait for each other until the end.
  *
  *   rank 2: .. I3 W0 W1 I4 ..   ->   .. I3 W0 I4 W1 ..
  *

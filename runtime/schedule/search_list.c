@@ -62,8 +62,8 @@ static bool ahead_ok(const lister *l, int rank, int stage)
     return inside < l->limit[rank] || l->st.n[STEP_F][stage] == oldest;
 }
 
-/* Which of two that can start at once: groups of microbatches one after another,
- * each through all stages of the rank. */
+/* Which of two that can start at once: groups of microbatches one after the
+ * other, each through all stages of the rank. */
 static bool sooner(const lister *l, search_move a, search_move b)
 {
     const search_problem *q = l->q;

@@ -28,7 +28,7 @@ bool search_better(search_value a, search_value b)
     return a.time <= b.time + eps && a.sum < b.sum - 1e-12 * fabs(b.sum);
 }
 
-/* ---- tables --------------------------------------------------------------- */
+/* ---- tables -------------------------------------------------------------- */
 
 static double cost_of(const double *given, int stage, double otherwise)
 {
@@ -62,8 +62,8 @@ static void set_lags(search_problem *q, const sched_costs *c)
     }
 }
 
-/* When each rank starts, if all do as soon as they can; what is left to do after
- * a stage's last I. */
+/* When each rank starts, if all do as soon as they can; what is left to do
+ * after a stage's last I. */
 static void set_ends(search_problem *q, bool sync)
 {
     double head = 0;
@@ -167,7 +167,7 @@ void search_problem_free(search_problem *q)
     q->tables = NULL;
 }
 
-/* ---- orders and schedules -------------------------------------------------- */
+/* ---- orders and schedules ------------------------------------------------ */
 
 sched *search_to_sched(const search_problem *q, const uint8_t *order)
 {
@@ -219,7 +219,7 @@ bool search_from_sched(const search_problem *q, const sched *s, uint8_t *order)
     return true;
 }
 
-/* ---- time ------------------------------------------------------------------ */
+/* ---- time ---------------------------------------------------------------- */
 
 search_run *search_run_new(const search_problem *q)
 {
@@ -329,7 +329,7 @@ search_value search_eval(const search_problem *q, const uint8_t *order,
     return v;
 }
 
-/* ---- memory ---------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static bool fits_kept(const search_problem *q, int rank, const uint8_t *row)
 {
@@ -340,7 +340,8 @@ static bool fits_kept(const search_problem *q, int rank, const uint8_t *row)
         double until_i = q->keep[SCHED_UNTIL_I][s];
         double until_w = q->keep[SCHED_UNTIL_W][s];
         double i_to_w = q->keep[SCHED_I_TO_W][s];
-        kept += step == STEP_F ? until_i + until_w : step == STEP_I ? i_to_w : 0;
+        kept += step == STEP_F ? until_i + until_w : 0;
+        kept += step == STEP_I ? i_to_w : 0;
         if (!within(kept, q->room[rank]))
             return false;
         kept -= step == STEP_I ? until_i : 0;

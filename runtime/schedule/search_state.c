@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- states ---------------------------------------------------------------- */
+/* ---- states -------------------------------------------------------------- */
 
 bool search_state_new(const search_problem *q, search_state *st)
 {
@@ -58,7 +58,7 @@ void search_state_copy(search_state *to, const search_state *from)
     memcpy(to->mem, from->mem, from->bytes);
 }
 
-/* ---- room ------------------------------------------------------------------ */
+/* ---- room ---------------------------------------------------------------- */
 
 static bool has_room(const search_problem *q, int rank, double kept)
 {
@@ -143,7 +143,7 @@ static bool may(const search_problem *q, const search_state *st, int rank,
            all_end(q, st, rank, s);
 }
 
-/* ---- moves ----------------------------------------------------------------- */
+/* ---- moves --------------------------------------------------------------- */
 
 /* When the operands of the next action are there; INFINITY: nobody knows. */
 static double ready(const search_problem *q, const search_state *st, int s,
@@ -209,7 +209,7 @@ void search_apply(const search_problem *q, search_state *st, search_move mv)
         st->kept[r] -= q->keep[SCHED_UNTIL_W][s] + q->keep[SCHED_I_TO_W][s];
 }
 
-/* ---- bounds ---------------------------------------------------------------- */
+/* ---- bounds -------------------------------------------------------------- */
 
 /* For each stage the earliest moment of its next F and I, `next`. */
 static void earliest(const search_problem *q, const search_state *st,
@@ -237,8 +237,8 @@ static void earliest(const search_problem *q, const search_state *st,
     }
 }
 
-/* A rank does its work, and its last I is followed by those of all stages before
- * it: all forwards and all I of this and later stages come first. */
+/* A rank does its work, and its last I is followed by those of all stages
+ * before it: all forwards and all I of this and later stages come first. */
 search_value search_bound(const search_problem *q, const search_state *st,
                           double *scratch)
 {

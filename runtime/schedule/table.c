@@ -25,9 +25,12 @@ char *sched_table_around(const sched *s, const sched_error *err)
     int lo = most(err->at - BESIDE, 0), hi = err->at + BESIDE;
     int from = most(err->rank - BESIDE, 0);
     int to = least(err->rank + BESIDE, s->ranks - 1);
-    int wide = snprintf(NULL, 0, "%d", hi);
-    int label = snprintf(NULL, 0, "%d", to);
+    int label = snprintf(NULL, 0, "%d", to), longest = err->at + 1;
     char name[SCHED_NAME];
+    for (int r = from; r <= to; r++)
+        longest = most(longest, s->row[r].n);
+    hi = least(hi, longest - 1);
+    int wide = snprintf(NULL, 0, "%d", hi);
     for (int r = from; r <= to; r++)
         for (int i = lo; i <= hi && i < s->row[r].n; i++)
             wide = most(wide, (int)strlen(sched_name(s->row[r].v[i], name)));

@@ -185,23 +185,11 @@ typedef struct held {
 static void hold(const sched_costs *c, const sched_action *a, int sign,
                  held *h)
 {
-    double until_i = cost(c->until_i, a->stage, 0);
-    double until_w = cost(c->until_w, a->stage, 0);
-    double i_to_w = cost(c->i_to_w, a->stage, 0);
-    bool i = a->op == SCHED_I || a->op == SCHED_B;
-    bool w = a->op == SCHED_W || a->op == SCHED_B;
-    if (sign > 0 && a->op == SCHED_F) {
-        h->kept += until_i + until_w;
-        h->chunks++;
-    }
-    if (sign > 0 && i)
-        h->kept += i_to_w;
-    if (sign < 0 && i)
-        h->kept -= until_i;
-    if (sign < 0 && w) {
-        h->kept -= until_w + i_to_w;
-        h->chunks--;
-    }
+    h->kept += sign > 0 ? sched_keeps(c, a) : -sched_frees(c, a);
+    if (sign > 0)
+        h->chunks += a->op == SCHED_F;
+    else
+        h->chunks -= a->op == SCHED_W || a->op == SCHED_B;
 }
 
 static void rank_time(const sim *x, int rank, sched_rank_time *t)

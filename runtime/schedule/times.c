@@ -1,5 +1,5 @@
-/* times.c - measured costs as text, as programs write them with --times: seconds,
- * by stage.
+/* times.c - measured costs as text, as programs write them with --times:
+ * seconds, by stage.
  *
  *   stage,F,I,W,B,ahead,back
  *   0,0.0021,0,0,0.0043,0.0001,0

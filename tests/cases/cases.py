@@ -751,6 +751,11 @@ def resume(b):
     check('cannot read the folder "nowhere"' in text, text)
 
 
+def needs(refused):
+    """Of each device, from the message of a refusal: the least bytes, and those without recompute."""
+    return [(int(x), int(y)) for x, y in re.findall(r"needs at least (\d+) bytes, and (\d+) if it recomputes", refused)]
+
+
 # what auto(bytes) is tried on: mesh, sequence parallel, schedules, other lines of the plan
 REMAT = (("", False, ["1f1b"], ""), ("pp = 4", False, ["1f1b", "gpipe"], ""), ("pp = 2, tp = 2", True, ["gpipe"], ""),
          ("pp = 3", False, ["1f1b"], ""), ("pp = 2, dp = 2", False, ["1f1b"], "zero 1 over dp"),
@@ -767,11 +772,9 @@ def remat(b):
                 return b.compile("gdrop", "remat", schedule=schedule, sets=["layers=5"], expect=expect)
             where = "%s %s %s" % (axes, schedule, lines)
             rows, w, text = b.run(program("recompute none"), "--steps", "3")
-            _, _, refused = program("recompute auto(1)", expect=1)
-            needs = [(int(x), int(y)) for x, y in
-                     re.findall(r"needs at least (\d+) bytes, and (\d+) if it recomputes", refused)]
-            check([y for _, y in needs] == arenas(text), where + ": not the bytes of a run: " + refused)
-            least, most = max(x for x, _ in needs), max(y for _, y in needs)
+            need = needs(program("recompute auto(1)", expect=1)[2])
+            check([y for _, y in need] == arenas(text), where + ": not the bytes of a run: %s" % need)
+            least, most = max(x for x, _ in need), max(y for _, y in need)
             check(least < most, where + ": nothing is gained")
             _, _, refused = program("recompute auto(%d)" % (least - 1), expect=1)
             check("no way to recompute fits" in refused, refused)
@@ -786,6 +789,50 @@ def remat(b):
                 check([x["peak"] for x in said] == arenas(text), where + ": the plan has other bytes")
                 check(room < most or ": none\n" in plan and "again" not in plan, where + ": recomputes for nothing")
                 check(room > least or schedule == "1f1b" or "forward again" in plan, where + ": no stage runs again")
+
+
+COMPOSE = (("pp = 2", False, ""), ("pp = 2, tp = 2", True, ""), ("pp = 2, dp = 2", False, "zero 1 over dp"),
+           ("pp = 2, dp = 2", False, "zero 2 over dp"), ("pp = 2, dp = 2", False, "zero 3 over dp"),
+           ("pp = 2, dp = 2, tp = 2", True, "zero 3 over dp"))
+# whether gradients add up in ascending order
+SCHEDULES = (("1f1b", True), ("gpipe", True), ("interleaved(2)", True), ("bfs(2)", False), ("zb_h1", True),
+             ("zb_h2", True), ("zb_v", True), ("v_half", True), ("v_min", True), ("dualpipe_v", True))
+
+
+def compose(b):
+    """Schedules, recompute, ZeRO and sharding together: recompute changes no bit, schedules not the result."""
+    for i, (axes, sp, lines) in enumerate(COMPOSE):
+        want = None
+        for k, (schedule, ascending) in enumerate(SCHEDULES):
+            if k > 0 and not LONG and k % 5 != i % 5:
+                continue
+            def program(how, expect=0):
+                MESHES["compose"] = (axes, sp, 6, (lines + "\n  " + how).strip(), [])
+                return b.compile("gdrop", "compose", schedule=schedule, sets=["layers=5", "batch=16"], expect=expect)
+            where = "%s %s %s: " % (axes, schedule, lines)
+            least = max(x for x, _ in needs(program("recompute auto(1)", expect=1)[2]))
+            base = None
+            for how in ("recompute none", "recompute block", "recompute auto(%d)" % least):
+                if how == "recompute block" and k > 0 and not LONG:
+                    continue
+                rows, w, text = b.run(program(how), "--steps", "3")
+                base = base or (rows, w)
+                check([(r["loss"], r["grad_norm"]) for r in rows] == [(r["loss"], r["grad_norm"]) for r in base[0]]
+                      and w == base[1], where + how + " changes bits")
+            check(max(arenas(text)) <= least, where + "allocates %s, %d were asked for" % (arenas(text), least))
+            want = want or base
+            check(base[0][0]["loss"] == want[0][0]["loss"], where + "another first loss")
+            for r, r1 in zip(base[0], want[0]):
+                near(r["loss"], r1["loss"], 2e-6, where + "loss")
+                near(r["grad_norm"], r1["grad_norm"], 2e-6, where + "grad_norm")
+            untied = [n for n in want[1] if n != "wte"]
+            if ascending:                       # one step, no clip: the gradients themselves
+                one = b.run(program("recompute none"), "--steps", "1", "--clip", "0")[1]
+                if schedule == "1f1b":
+                    first = one
+                check(all(one[n] == first[n] for n in untied), where + "other gradients")
+            d = distance(base[1], want[1])
+            check(d <= 1e-5, where + "parameters differ by %.3g" % d)
 
 
 def generated(text):
@@ -904,7 +951,7 @@ def uneven(b):
 
 
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36, a37,
-                                 b03, b04, b12, c03, c04, d01, f01, f13, frozen, inference, metric, moe, muon, remat, resume, sweep,
+                                 b03, b04, b12, c03, c04, compose, d01, f01, f13, frozen, inference, metric, moe, muon, remat, resume, sweep,
                                  uneven, zero, zero_resume)}
 
 

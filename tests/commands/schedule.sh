@@ -101,6 +101,19 @@ expect 2 "no schedule and no file"
 expect 2 "a second schedule: \`b\`" a b
 expect 2 "unknown option \`--rank\`; did you mean \`--ranks\`?" gpipe --rank 2
 schedule gpipe --ranks 2 --microbatches 2 --emit=csv -o good.csv
+cat >times.csv <<'CSV'
+stage,F,I,W,B,ahead,back
+0,0.002,0,0,0.004,0,0
+1,0.003,0,0,0.006,0,0
+CSV
+schedule good.csv --times times.csv
+grep -q '^good.csv: 2 stages, 2 microbatches, 24 ms, ' out ||
+    fail "other times: $(cat out)"
+schedule 'auto' --ranks 2 --microbatches 2 --times times.csv
+expect 1 "times.csv has the times of 2 stages; the schedule has 3" gpipe \
+    --ranks 3 --microbatches 2 --times times.csv
+expect 1 "not both" gpipe --times times.csv --costs 1,1,1
+expect 1 "good.csv: row 1" gpipe --ranks 2 --microbatches 2 --times good.csv
 expect 1 "it is for 2 ranks and 2 microbatches" good.csv --ranks 3
 expect 1 "is the source file" good.csv --emit=csv -o good.csv
 

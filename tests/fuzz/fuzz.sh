@@ -19,13 +19,15 @@ dictionary() {
     for word in f32 i32 bool mean sum max min index module sample batch normal \
         zeros dropout rename cast where stop_gradient gpipe 1f1b stages \
         schedule block attention synthetic sgd adam steps lr loss carry scan \
-        yield step 1e30 2147483647 '->' '..' '<=' '!=' '//'; do
+        yield step 1e30 2147483647 '->' '..' '<=' '!=' '//' SEND_F RECV_F \
+        SEND_B RECV_B UNSHARD OVERLAP_F_B; do
         echo "\"$word\""
     done
 }
 
 case $target in
 fuzz_ir) corpus=$here/corpus/ir extension=ndir ;;
+fuzz_sched) corpus=$here/corpus/sched extension=csv ;;
 *) corpus=$here/corpus/nd extension=nd ;;
 esac
 if grep -q LLVMFuzzerRunDriver "$bin/$target"; then

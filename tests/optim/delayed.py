@@ -311,8 +311,8 @@ def resume(bench):
 def refused(bench):
     for name, options, text in (
             ("d3_2", ["--clip", "1"], "the norm is over all stages"),
-            ("d3_2", ["--schedule", "1f1b"], "updates after each microbatch"),
-            ("b3", ["--schedule", "pipedream"], "changes what is computed"),
+            ("d3_2", ["--schedule", "1f1b"], "compiled for pipedream alone"),
+            ("b3", ["--schedule", "pipedream"], "compiled for pipedream_2bw alone"),
             ("b3", ["--microbatches", "2"], "m >= p")):
         said = bench.call(["./" + name] + options, ok=2)
         check(text in said, "%s %s: %s" % (name, options, said))

@@ -15,6 +15,7 @@ cat >"$work/plans" <<'PLANS'
 wave|dp = 2, tp = 2|batch -> dp, hidden -> tp|zero 3 over dp; microbatches 2
 gpt|pp = 2, dp = 2, tp = 2|batch -> dp, heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|pipeline layers -> pp, schedule = 1f1b, microbatches = 2; zero 1 over dp
 moe|dp = 2, ep = 2|batch -> (dp, ep), expert -> ep|
+tests/passes/split/block|pp = 2, dp = 2|batch -> dp|pipeline layers -> pp, schedule = zb_h1, microbatches = 2; zero 1 over dp
 tests/eval/context/causal --set d=12 --set head=4|cp = 3|seq -> cp|context ring over cp
 long tests/eval/context/causal --set d=12 --set head=4|cp = 2, tp = 2|seq -> cp, heads -> tp|context ring zigzag over cp; zero 1 over cp
 long tests/eval/context/causal --set d=12 --set head=4|cp = 3|seq -> cp|context all_to_all over cp
@@ -24,6 +25,7 @@ long gpt|pp = 2, dp = 2|batch -> dp|pipeline layers -> pp, schedule = 1f1b, micr
 long gpt|in = 2, out = 2|batch -> (out, in)|shard params d -> in; shard optimizer d -> out
 long mlp|dp = 3|batch -> dp|
 long gpt|pp = 3, dp = 2|batch -> dp|pipeline layers -> pp, schedule = gpipe, microbatches = 3
+long gpt|pp = 2, tp = 2|heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|pipeline layers -> pp, schedule = zb_v, microbatches = 4
 long gpt|tp = 5|heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|recompute attention
 long gpt|a = 2, b = 2|heads -> a, ffn -> (a, b), vocab -> b, seq -> b|
 long gpt|dp = 2, tp = 1|batch -> dp, heads -> tp, ffn -> tp|recompute block

@@ -62,6 +62,9 @@ while IFS='|' read -r name n mesh rules pipeline more; do
     esac
 done <<'END'
 1f1b|2|pp = 2||schedule = 1f1b, microbatches = 3|
+halves|2|pp = 2||schedule = zb_h1, microbatches = 3|
+two stages each|2|pp = 2||schedule = interleaved(2), microbatches = 2|
+there and back|4|pp = 2, dp = 2|  shard batch -> dp|schedule = zb_v, microbatches = 3|
 gpipe|3|pp = 3||schedule = gpipe, microbatches = 4|
 more ranks|4|pp = 2, dp = 2|  shard batch -> dp|schedule = 1f1b, microbatches = 3|  zero 3 over dp
 END

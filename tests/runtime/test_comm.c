@@ -384,6 +384,55 @@ static void test_cpus(void **state)
     ndrt_world_free(many);
 }
 
+/* ---- lanes ---------------------------------------------------------------- */
+
+typedef struct sender {
+    pthread_t thread;
+    ndrt_comm *comm;
+    int value;
+    ndrt_status status;
+} sender;
+
+static void *send_value(void *arg)
+{
+    sender *s = arg;
+
+    s->status = s->comm->ops->send(s->comm, 1, &s->value, sizeof s->value);
+    return NULL;
+}
+
+/* Messages of one lane never meet those of another, whichever comes first; a
+ * rank has so many lanes and no more. */
+static void test_lanes(void **state)
+{
+    ndrt_world *w = ndrt_world_new(2);
+    ndrt_comm *lane[2][NDRT_LANES];
+    sender s[NDRT_LANES];
+
+    (void)state;
+    for (int q = 0; q < 2; q++) {
+        ndrt_comm *c = lane[q][0] = ndrt_world_comm(w, q);
+        for (int k = 1; k < NDRT_LANES; k++)
+            assert_non_null(lane[q][k] = c->ops->another(c));
+        assert_null(c->ops->another(c));
+    }
+    for (int k = 0; k < NDRT_LANES; k++) {
+        s[k] = (sender){.comm = lane[0][k], .value = k};
+        pthread_create(&s[k].thread, NULL, send_value, &s[k]);
+    }
+    for (int k = NDRT_LANES - 1; k >= 0; k--) {
+        int got = -1;
+        ndrt_comm *c = lane[1][k];
+        assert_int_equal(c->ops->recv(c, 0, &got, sizeof got), NDRT_OK);
+        assert_int_equal(got, k);
+    }
+    for (int k = 0; k < NDRT_LANES; k++) {
+        pthread_join(s[k].thread, NULL);
+        assert_int_equal(s[k].status, NDRT_OK);
+    }
+    ndrt_world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_missing_rank),
         cmocka_unit_test(test_max_keeps_nan),
         cmocka_unit_test(test_cpus),
+        cmocka_unit_test(test_lanes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,6 +43,32 @@ typedef struct mutation {
     bool buckets;                    /* made on finished buckets */
 } mutation;
 
+/* The lists of a stage, by number. */
+enum { STAGE_LISTS = 4 };
+typedef struct stage_list {
+    nd_op ***v;
+    int *n;
+} stage_list;
+
+static inline stage_list list_of(nd_stage *s, int k)
+{
+    return k == 0   ? (stage_list){&s->pre.v, &s->pre.n}
+           : k == 1 ? (stage_list){&s->fwd.v, &s->fwd.n}
+           : k == 2 ? (stage_list){&s->bwd.v, &s->bwd.n}
+                    : (stage_list){&s->wgt.v, &s->wgt.n};
+}
+
+/* One more, in front of number `at`. */
+static inline void put_op(nd_arena *a, stage_list l, int at, nd_op *op)
+{
+    nd_op **more = ND_NEWN(a, nd_op *, *l.n + 1);
+    memcpy(more, *l.v, sizeof *more * (size_t)at);
+    more[at] = op;
+    memcpy(more + at + 1, *l.v + at, sizeof *more * (size_t)(*l.n - at));
+    *l.v = more;
+    ++*l.n;
+}
+
 static inline bool one_rank(const subject *s, uint32_t mesh)
 {
     for (int i = 0; i < s->m->mesh.n; i++)

@@ -43,22 +43,13 @@ static void run_after(subject *s, const nd_op *op, nd_op *new)
     nd_arena *a = s->m->ctx->arena;
     for (int k = 0; k < s->m->program->nstages; k++) {
         nd_stage *st = &s->m->program->stage[k];
-        for (int l = 0; l < 3; l++) {
-            nd_op ***v = l == 0 ? &st->pre.v : l == 1 ? &st->fwd.v
-                                                       : &st->bwd.v;
-            int *n = l == 0 ? &st->pre.n : l == 1 ? &st->fwd.n : &st->bwd.n;
+        for (int l = 0; l < STAGE_LISTS; l++) {
+            stage_list list = list_of(st, l);
             int at = 0;
-            while (at < *n && (*v)[at] != op)
+            while (at < *list.n && (*list.v)[at] != op)
                 at++;
-            if (at == *n)
-                continue;
-            nd_op **more = ND_NEWN(a, nd_op *, *n + 1);
-            memcpy(more, *v, sizeof *more * (size_t)(at + 1));
-            more[at + 1] = new;
-            memcpy(more + at + 2, *v + at + 1,
-                   sizeof *more * (size_t)(*n - at - 1));
-            *v = more;
-            ++*n;
+            if (at < *list.n)
+                put_op(a, list, at + 1, new);
         }
     }
 }
@@ -437,12 +428,13 @@ static made grad_doubled(subject *s, int site)
     add->sub = EW_ADD;
     run_after(s, op, add);
     op->in[0] = add->out[0];
-    for (int k = 0; k < s->m->program->nstages; k++) {
-        nd_stage *st = &s->m->program->stage[k];
-        for (int j = 0; j + 1 < st->bwd.n; j++)
-            if (st->bwd.v[j] == op && st->bwd.v[j + 1] == add) {
-                st->bwd.v[j++] = add;
-                st->bwd.v[j] = op;
+    for (int k = 0; k < s->m->program->nstages * STAGE_LISTS; k++) {
+        stage_list l = list_of(&s->m->program->stage[k / STAGE_LISTS],
+                               k % STAGE_LISTS);
+        for (int j = 0; j + 1 < *l.n; j++)
+            if ((*l.v)[j] == op && (*l.v)[j + 1] == add) {
+                (*l.v)[j++] = add;
+                (*l.v)[j] = op;
             }
     }
     return MADE;

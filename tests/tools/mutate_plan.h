@@ -282,14 +282,13 @@ static made cross_confused(subject *s, int site)
 static nd_op **list_at(subject *s, int *i, int **n, int *stage, int *list)
 {
     const nd_program *p = s->m->program;
-    for (int k = 0; k < 3 * p->nstages; k++) {
-        nd_stage *st = &p->stage[k / 3];
-        *stage = k / 3;
-        *list = k % 3;
-        *n = *list == 0 ? &st->pre.n : *list == 1 ? &st->fwd.n : &st->bwd.n;
+    for (int k = 0; k < STAGE_LISTS * p->nstages; k++) {
+        *stage = k / STAGE_LISTS;
+        *list = k % STAGE_LISTS;
+        stage_list l = list_of(&p->stage[*stage], *list);
+        *n = l.n;
         if (*i < **n) {
-            nd_op **v = *list == 0 ? st->pre.v : *list == 1 ? st->fwd.v
-                                                            : st->bwd.v;
+            nd_op **v = *l.v;
             tell(s, "stage %d: %s %%%s", *stage, nd_op_name(v[*i]),
                  v[*i]->nout ? v[*i]->out[0]->name : v[*i]->name);
             return v;
@@ -311,13 +310,8 @@ static made op_dropped(subject *s, int site)
 
 static void push_op(subject *s, int stage, int list, nd_op *op)
 {
-    nd_stage *st = &s->m->program->stage[stage];
-    if (list == 0)
-        ND_PUSH(s->m->ctx->arena, &st->pre, op);
-    else if (list == 1)
-        ND_PUSH(s->m->ctx->arena, &st->fwd, op);
-    else
-        ND_PUSH(s->m->ctx->arena, &st->bwd, op);
+    stage_list l = list_of(&s->m->program->stage[stage], list);
+    put_op(s->m->ctx->arena, l, *l.n, op);
 }
 
 static made op_twice(subject *s, int site)
@@ -451,10 +445,11 @@ static made action_early(subject *s, int site)
 
 static made slots(subject *s, int site)
 {
-    if (site >= s->m->program->nstages)
+    int stage = site / SCHED_NSPANS, span = site % SCHED_NSPANS;
+    if (stage >= s->m->program->nstages)
         return NO_SITE;
-    tell(s, "stage %d: one slot less", site);
-    s->m->program->stage[site].slots[SCHED_UNTIL_I]--;
+    tell(s, "stage %d: one slot less in span %d", stage, span);
+    s->m->program->stage[stage].slots[span]--;
     return MADE;
 }
 

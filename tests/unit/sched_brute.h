@@ -1,7 +1,7 @@
-/* sched_brute.h - the best schedule there is, found by trying all: all orders of
- * all ranks, action by action, in layers of as many actions. Of two beginnings
- * that have done the same, one that is nowhere later makes the other pointless;
- * so does a bound that is not below the best time known.
+/* sched_brute.h - the best schedule there is, found by trying all: all orders
+ * of all ranks, action by action, in layers of as many actions. Of two
+ * beginnings that have done the same, one that is nowhere later makes the other
+ * pointless; so does a bound that is not below the best time known.
  */
 #ifndef SCHED_BRUTE_H
 #define SCHED_BRUTE_H

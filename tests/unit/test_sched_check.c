@@ -140,7 +140,8 @@ static void test_slots(void **state)
 {
     (void)state;
     static const char *const names[] = {"gpipe", "1f1b", "interleaved(2)",
-                                        "zb_h2", "zb_v", "dualpipe_v", "bfs(2)"};
+                                        "zb_h2", "zb_v", "dualpipe_v",
+                                        "bfs(2)"};
     sched_error e;
     for (int k = 0; k < 7; k++)
         for (int lower = 0; lower < 2; lower++) {

@@ -11,7 +11,7 @@ static double drawn(double low, double high)
     return low + (high - low) * (double)(seed >> 40) / (1 << 24);
 }
 
-/* ---- questions ------------------------------------------------------------- */
+/* ---- questions ----------------------------------------------------------- */
 
 typedef struct question {
     sched_ask ask;
@@ -28,7 +28,7 @@ static void point(question *q)
     q->ask.kind = SCHED_KIND_AUTO;
 }
 
-/* Costs in [1 - spread, 1 + spread] and some of memory; messages take `wire`. */
+/* Costs in [1 - spread, 1 + spread], some of memory; messages take `wire`. */
 static void draw_costs(question *q, double spread, double wire)
 {
     for (int s = 0; s < q->ask.ranks * q->ask.v; s++) {
@@ -97,7 +97,7 @@ static sched *searched(const question *q)
     return s;
 }
 
-/* ---- against brute force --------------------------------------------------- */
+/* ---- against brute force ------------------------------------------------- */
 
 static void against_brute_force(question *q, const char *what, int number)
 {
@@ -145,7 +145,7 @@ static void random_costs_are_optimal(void **state)
 {
     (void)state;
     seed = 1;
-    for (int n = 0; n < 400; n++) {
+    for (int n = 0; n < 300; n++) {
         question q = {.ask = {.ranks = 2 + n % 2, .v = 1,
                               .micro = (int)drawn(1, 4.99),
                               .sync = drawn(0, 1) < .6,
@@ -162,7 +162,7 @@ static void random_costs_of_two_stages_per_rank(void **state)
 {
     (void)state;
     seed = 2;
-    for (int n = 0; n < 80; n++) {
+    for (int n = 0; n < 60; n++) {
         int p = 2 + n % 2;
         question q = {.ask = {.ranks = p, .v = 2,
                               .micro = (int)drawn(1, p == 2 ? 3.99 : 2.99),
@@ -177,16 +177,16 @@ static void random_costs_of_two_stages_per_rank(void **state)
     }
 }
 
-/* ---- against names --------------------------------------------------------- */
+/* ---- against names ------------------------------------------------------- */
 
 static void no_name_is_better(void **state)
 {
     (void)state;
     seed = 3;
-    for (int n = 0; n < 60; n++) {
+    for (int n = 0; n < 36; n++) {
         int p = 2 + n % 7;
         question q = {.ask = {.ranks = p, .v = 1 + n % 3 % 2,
-                              .micro = (int)drawn(1, 16.99),
+                              .micro = (int)drawn(1, 12.99),
                               .sync = n % 2}};
         q.ask.where = q.ask.v == 2 && n % 4 < 2 ? SCHED_VEE : SCHED_LOOP;
         draw_costs(&q, n % 5 ? .4 : 0, n % 7 ? 0 : .3);
@@ -211,8 +211,8 @@ static void no_name_is_better(void **state)
     }
 }
 
-/* With a sum before the update zb_h2 wins nothing over zb_h1, so its room is not
- * taken; without one it has no bubble. */
+/* With a sum before the update zb_h2 wins nothing over zb_h1, so its room is
+ * not taken; without one it has no bubble. */
 static void knows_what_a_sum_before_the_update_costs(void **state)
 {
     (void)state;
@@ -285,7 +285,7 @@ static void best_of_several(void **state)
     assert_non_null(strstr(err.text, "m = 0 microbatches"));
 }
 
-/* ---- the rest -------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------ */
 
 static void same_question_same_answer(void **state)
 {

@@ -1,0 +1,93 @@
+# schedule_option.sh - --schedule and --microbatches: what a program runs instead
+# of its own schedule, and what it refuses, with the reason, before it starts.
+ndc=$NDC_BUILD/ndc
+[ -x "$ndc" ] || exit 77
+export NDC_CFLAGS=-O1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+bad=0
+
+fail() {
+    echo "FAIL: $*"
+    bad=1
+}
+
+compile() { # NAME PIPELINE BATCH
+    printf 'plan {\n  mesh pp = 2\n  pipeline layers -> pp, %s\n}\n' "$2" \
+        >"$dir/plan"
+    sed -e '/^plan/,$d' -e 's/^  data .*/  data = synthetic/' \
+        "$NDC_SOURCE/tests/cases/g.nd" >"$dir/g.nd"
+    "$ndc" "$dir/g.nd" --plan "$dir/plan" --set batch="$3" --set seq=4 \
+        --set layers=4 -o "$dir/$1" 2>"$dir/err" || {
+        cat "$dir/err"
+        fail "$1"
+    }
+}
+
+refuses() { # STATUS WORDS PROGRAM OPTIONS...
+    want=$1 words=$2 name=$3
+    shift 3
+    timeout 60 "$dir/$name" --steps 1 "$@" >"$dir/out" 2>&1
+    got=$?
+    [ $got = "$want" ] || fail "status $got, expected $want: $name $*"
+    grep -q -e "$words" "$dir/out" || {
+        cat "$dir/out"
+        fail "no \"$words\": $name $*"
+    }
+    grep -q '^step 1/' "$dir/out" && fail "it ran: $name $*"
+}
+
+runs() { # PROGRAM OPTIONS...
+    name=$1
+    shift
+    timeout 60 "$dir/$name" --steps 1 --save "$dir/w" "$@" >"$dir/out" 2>&1 || {
+        cat "$dir/out"
+        fail "$*"
+    }
+}
+
+compile whole "schedule = 1f1b, microbatches = 2" 7
+compile halves "schedule = zb_h1, microbatches = 2" 7
+compile two "schedule = interleaved(2), microbatches = 2" 7
+compile even "schedule = 1f1b, microbatches = 2" 8
+
+refuses 2 'two halves (0I0), the program in one' whole --schedule zb_h1
+refuses 2 'has 2 stages per device, the program was compiled with 1' \
+    whole --schedule zb_v
+refuses 2 'changes what is computed' whole --schedule pipedream
+refuses 2 'only the compiler knows' whole --schedule auto
+refuses 1 'cannot read "one_f_one_b"' whole --schedule one_f_one_b
+refuses 2 'has stage 2 on rank 1, the program on 0' two --schedule zb_v
+refuses 2 'room for 4' whole --microbatches 1
+refuses 2 'all of size 4 (batch/micro), which is a constant' \
+    even --microbatches 4
+refuses 2 'legal are' two --schedule 'interleaved(2)' --microbatches 5
+
+# A file: its own microbatches, with messages or without.
+printf '0F0,0F1,0F2,0B0,0B1,0B2\n,1F0,1B0,1F1,1B1,1F2,1B2\n' >"$dir/three.csv"
+runs whole --schedule "$dir/three.csv"
+mv "$dir/w" "$dir/file"
+runs whole --schedule gpipe --microbatches 3
+cmp "$dir/w" "$dir/file" || fail "a file and gpipe differ"
+runs whole --microbatches 3
+cmp "$dir/w" "$dir/file" || fail "1f1b and gpipe differ"
+runs halves --schedule "$dir/three.csv"
+refuses 2 'has 3 microbatches, --microbatches says 4' whole \
+    --schedule "$dir/three.csv" --microbatches 4
+{
+    echo 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1
+    echo 1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1
+} >"$dir/two.csv"
+runs whole --schedule "$dir/two.csv"
+
+# Faults are told with the rows around them.
+printf '0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0,1B0\n' >"$dir/twice.csv"
+refuses 1 '1B0' whole --schedule "$dir/twice.csv"
+{
+    echo 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1
+    echo 1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1
+} >"$dir/hangs.csv"
+refuses 1 'rank 0' whole --schedule "$dir/hangs.csv"
+printf '0F0,0X0\n1F0,1B0\n' >"$dir/word.csv"
+refuses 1 '`0X0` is no action' whole --schedule "$dir/word.csv"
+exit $bad
