@@ -316,6 +316,10 @@ def refused(bench):
             ("b3", ["--microbatches", "2"], "m >= p")):
         said = bench.call(["./" + name] + options, ok=2)
         check(text in said, "%s %s: %s" % (name, options, said))
+    with open(os.path.join(bench.work, "x.csv"), "w") as f:
+        f.write("0F0,0F1,0B0,0U0,0B1,0U1\n1F0,1B0,1U0,1F1,1B1,1U1\n")
+    said = bench.compile("file", 'file("x.csv")', 2, 2, "sgd", ok=1)
+    check("updates weights on its way" in said, "a file with updates: " + said)
 
 
 def main():
