@@ -248,6 +248,11 @@ void cg_emit_stage(cg *g, int s);
 /* The function of a stage that sends or receives, or that copies from or to a
  * stage of the same device ("take_forward"); or NULL. */
 const char *cg_message_fn(cg *g, int s, sched_op op);
+void cg_emit_crossing(cg *g, int s, sched_op op);    /* that function */
+/* The end of a stage's function. */
+void cg_finish_stage_fn(cg_fn *f, int s, const char *name);
+const char *cg_whole_bytes(cg_fn *f, const nd_value *v);
+bool cg_has_loss(const cg *g, int s);               /* is it this stage's? */
 const char *cg_place(cg *g, size_t x);              /* or NDRT_NONE */
 void cg_emit_enums(cg *g, nd_buf *b);
 void cg_emit_places(cg *g, nd_buf *b);

@@ -159,7 +159,7 @@ static carry plan_carry(cg_fn *f, const cg_body *b, nd_op *op, int i,
     return c;
 }
 
-static const char *whole_bytes(cg_fn *f, const nd_value *v)
+const char *cg_whole_bytes(cg_fn *f, const nd_value *v)
 {
     nd_ref r;
     nd_ref_of(f->g->c, v, &r);
@@ -228,7 +228,7 @@ static void pass_through(cg_fn *f, nd_op *op)
         nd_ref_of(f->g->c, op->out[i], &last);
         cg_line(f, "memcpy(%s, %s, %s);", cg_pointer_to(f, &last, true)->name,
                 cg_pointer_to(f, &init, false)->name,
-                whole_bytes(f, op->in[i]));
+                cg_whole_bytes(f, op->in[i]));
     }
 }
 
@@ -243,7 +243,7 @@ static void declare_first(cg_fn *f, const carry *c, nd_op *op, int i, int64_t n)
                                    (long long)(op->reverse ? n - 1 : 0));
         from = cg_sum(f->g->a, c->kept_name, cg_scaled(f, first, &s));
         cg_line(f, "memcpy(%s, %s, %s);", from, c->init,
-                whole_bytes(f, op->in[i]));
+                cg_whole_bytes(f, op->in[i]));
     }
     if (c->in)
         cg_line(f, "const %s *%s = %s;", cg_ctype(op->in[i]->type.dtype), c->x,
@@ -431,7 +431,7 @@ const char *cg_device_prefix(cg *g, int d)
     return g->m->program->ndevices == 1 ? "" : nd_fmt(g->a, "device%d_", d);
 }
 
-static void finish_stage_fn(cg_fn *f, int s, const char *name)
+void cg_finish_stage_fn(cg_fn *f, int s, const char *name)
 {
     cg *g = f->g;
     nd_buf head = {.arena = g->a};
@@ -448,110 +448,24 @@ static void finish_stage_fn(cg_fn *f, int s, const char *name)
     nd_put(g->out, "}\n\n");
 }
 
+bool cg_has_loss(const cg *g, int s)
+{
+    const nd_stage *st = &g->m->program->stage[s];
+    for (int i = 0; g->m->loss && i < st->fwd.n; i++)
+        if (st->fwd.v[i] == g->m->loss->def)
+            return true;
+    return false;
+}
+
 static void add_loss(cg_fn *f, int s)
 {
     cg *g = f->g;
-    const nd_stage *st = &g->m->program->stage[s];
-    int i = 0;
-    while (i < st->fwd.n && (!g->m->loss || st->fwd.v[i] != g->m->loss->def))
-        i++;
-    if (i == st->fwd.n)
+    if (!cg_has_loss(g, s))
         return;
     nd_kernel none = {.kind = K_LOOP};
     cg_env e = {.f = f, .k = &none};
     f->uses_rank = true;
     cg_line(f, "at(r, B_loss)[0] += %s;", cg_value(&e, g->m->loss).s);
-}
-
-/* ---- what crosses ------------------------------------------------------- */
-
-typedef struct hand_over {
-    const nd_cross *x;
-    int n;
-    int peer;                        /* the other stage */
-    bool send;
-} hand_over;
-
-static void emit_messages(cg *g, int s, const char *name, hand_over h)
-{
-    cg_fn f;
-    cg_start_caller(&f, g);
-    for (int i = 0; i < h.n; i++) {
-        const nd_value *v = h.send ? h.x[i].from : h.x[i].to;
-        nd_ref r;
-        nd_ref_of(g->c, v, &r);
-        f.uses_rank = true;
-        cg_line(&f, "ndrt_%s(r, %d, %s, %s);", h.send ? "send" : "recv",
-                h.peer, cg_pointer_to(&f, &r, !h.send)->name,
-                whole_bytes(&f, v));
-    }
-    finish_stage_fn(&f, s, name);
-}
-
-static const char *place_at(cg_fn *f, int stage, const nd_value *v)
-{
-    cg *g = f->g;
-    nd_ref r;
-    nd_ref_of(g->c, v, &r);
-    g->buffer_used[r.value->mark] = g->uses_at_stage = true;
-    f->uses_rank = true;
-    return nd_fmt(g->a, "at_stage(r, %d, B_%s)", stage,
-                  cg_value_name(g, r.value));
-}
-
-/* Between stages of one device, from the one's slot to the other's. */
-static void emit_copies(cg *g, int s, const char *name, hand_over h)
-{
-    cg_fn f;
-    cg_start_caller(&f, g);
-    for (int i = 0; i < h.n; i++) {
-        int from = h.send ? s : h.peer, to = h.send ? h.peer : s;
-        cg_line(&f, "memcpy(%s, %s, %s);", place_at(&f, to, h.x[i].to),
-                place_at(&f, from, h.x[i].from), whole_bytes(&f, h.x[i].to));
-    }
-    finish_stage_fn(&f, s, name);
-}
-
-const char *cg_message_fn(cg *g, int s, sched_op op)
-{
-    const nd_program *p = g->m->program;
-    bool ahead = op == SCHED_SEND_F || op == SCHED_RECV_F;
-    bool send = op == SCHED_SEND_F || op == SCHED_SEND_B;
-    int peer = ahead == send ? s + 1 : s - 1;
-    if (peer < 0 || peer >= p->nstages)
-        return NULL;
-    const nd_stage *from = &p->stage[send ? s : peer];
-    if (!(ahead ? from->send_fwd.n : from->send_bwd.n))
-        return NULL;
-    bool here = p->stage[peer].device == p->stage[s].device;
-    switch (op) {
-    case SCHED_SEND_F:
-        return here ? NULL : "send_forward";
-    case SCHED_RECV_F:
-        return here ? "take_forward" : "receive_forward";
-    case SCHED_SEND_B:
-        return here ? "give_backward" : "send_backward";
-    default:
-        return here ? NULL : "receive_backward";
-    }
-}
-
-static void emit_crossing(cg *g, int s, sched_op op)
-{
-    const nd_program *p = g->m->program;
-    const char *name = cg_message_fn(g, s, op);
-    bool ahead = op == SCHED_SEND_F || op == SCHED_RECV_F;
-    hand_over h = {.send = op == SCHED_SEND_F || op == SCHED_SEND_B};
-    h.peer = ahead == h.send ? s + 1 : s - 1;
-    if (!name)
-        return;
-    const nd_stage *from = &p->stage[h.send ? s : h.peer];
-    h.x = ahead ? from->send_fwd.v : from->send_bwd.v;
-    h.n = ahead ? from->send_fwd.n : from->send_bwd.n;
-    if (p->stage[h.peer].device == p->stage[s].device)
-        emit_copies(g, s, name, h);
-    else
-        emit_messages(g, s, name, h);
 }
 
 /* ---- a stage ------------------------------------------------------------ */
@@ -564,7 +478,7 @@ static void emit_list(cg *g, int s, const nd_kernels *list, const char *name)
     cg_list(&f, list, s);
     if (list == &g->c->stage[s].list[LIST_FWD])
         add_loss(&f, s);
-    finish_stage_fn(&f, s, name);
+    cg_finish_stage_fn(&f, s, name);
 }
 
 void cg_emit_stage(cg *g, int s)
@@ -584,5 +498,5 @@ void cg_emit_stage(cg *g, int s)
                         "    %sbackward_weights(r);\n}\n\n", pre, pre, pre);
     }
     for (int op = SCHED_SEND_F; op < SCHED_NOPS; op++)
-        emit_crossing(g, s, (sched_op)op);
+        cg_emit_crossing(g, s, (sched_op)op);
 }

@@ -79,9 +79,9 @@ static void stage_places(cg *g, nd_buf *b, int s)
         else
             nd_putf(b, "        /* %s */\n        %s\n", type, left);
     }
-    size_t loss = g->c->mem.device[g->m->program->stage[s].device].loss;
-    if (loss != (size_t)-1)
-        nd_putf(b, "        [B_loss] = {0, %zu},\n", loss);
+    if (cg_has_loss(g, s))
+        nd_putf(b, "        [B_loss] = {0, %zu},\n",
+                g->c->mem.device[g->m->program->stage[s].device].loss);
     nd_put(b, "    },\n");
 }
 
@@ -227,8 +227,8 @@ void cg_emit_places(cg *g, nd_buf *b)
     int n = count_buffers(g);
     if (n) {
         nd_put(b, "/* Where things lie, by stage: a room, and bytes from its "
-                  "start. Room 0 is there once;\n * what a microbatch keeps "
-                  "is in the others, where it has a slot. */\n");
+                  "start. Room 0 is there\n * once; what a microbatch keeps is "
+                  "in the others, where it has a slot. */\n");
         nd_putf(b, "static const ndrt_spot places[%d][%d] = {\n", p->nstages,
                 n);
         for (int s = 0; s < p->nstages; s++)

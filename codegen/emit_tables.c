@@ -308,7 +308,9 @@ static void stage_row(cg *g, nd_buf *b, int s)
 {
     const nd_program *p = g->m->program;
     const nd_stage *st = &p->stage[s];
-    const size_t *bytes = g->c->mem.stage[s].slot_bytes;
+    const size_t *kept =
+        g->c->mem.stage[s].kept[nd_runs_again(&g->m->plan, s)];
+    const size_t *bytes = kept + ROOM_UNTIL_I;
     const char *pre = cg_stage_prefix(g, s);
     nd_putf(b, "    [%d] = {\n        .device = %d,\n"
                "        .slot_bytes = {%zu, %zu, %zu},\n", s, st->device,

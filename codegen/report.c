@@ -241,7 +241,8 @@ static void report_slowest(report *r)
     }
     if (p->nstages > 1)
         nd_putf(r->b, "  time          at most %s of a microbatch: %s %d; "
-                "%.0f%% over the mean\n", cg_seconds(r->a, load[most]), device_word(r),
+                "%.0f%% over the mean\n", cg_seconds(r->a, load[most]),
+                device_word(r),
                 most, mean > 0 ? 100 * (load[most] / mean - 1) : 0.0);
 }
 

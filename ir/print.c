@@ -521,7 +521,11 @@ static void put_stage(nd_buf *b, const nd_module *m, int s)
         nd_putf(b, "%s %d .. %d, ",
                 m->plan.piped.n > 1 ? m->plan.piped.v[i]->name : "iterations",
                 t->iters[i].lo, t->iters[i].hi);
-    nd_putf(b, "%d slots\n", t->slots[SCHED_UNTIL_I]);
+    nd_putf(b, "%d slots", t->slots[SCHED_UNTIL_I]);
+    if (t->wgt.n && t->slots[SCHED_UNTIL_W])
+        nd_putf(b, ", %d until W, %d from I to W", t->slots[SCHED_UNTIL_W],
+                t->slots[SCHED_I_TO_W]);
+    nd_put(b, "\n");
     put_ops(b, "pre", t->pre.v, t->pre.n);
     put_ops(b, "fwd", t->fwd.v, t->fwd.n);
     put_ops(b, "bwd", t->bwd.v, t->bwd.n);

@@ -3,8 +3,8 @@
  * Gradients of a bucket need the same reductions and its state is cut the same
  * way, so the runtime handles a bucket as one array of floats: one collective,
  * one update loop. Buckets are numbered over the whole program; a parameter
- * held by several devices (tied) sits in a bucket of its own kind. A device with
- * several stages holds a parameter once: of a stacked one the iterations of its
+ * held by several devices (tied) sits in a bucket of its own kind. A device
+ * with several stages holds a parameter once: of a stacked one the iterations of its
  * stages, one after another.
  */
 #include "passes.h"

@@ -465,7 +465,7 @@ static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
 }
 
 /* The same on a stage that runs forward again right before backward: what that
- * makes, outputs aside, is there for one microbatch, or from then on until W. */
+ * makes, outputs aside, is there for one microbatch, or from then until W. */
 static int room_again(int lists)
 {
     int room = room_of(lists);
@@ -475,24 +475,12 @@ static int room_again(int lists)
            : room == ROOM_UNTIL_W ? ROOM_I_TO_W : room;
 }
 
-/* The first forward pass of such a stage, whose results nobody reads, leaves
- * alone what waits for W: it has a slot of its own. */
-static size_t slots_of(const nd_stage *st, int room, bool again)
-{
-    int k = room - ROOM_UNTIL_I;
-    return room == ROOM_FIXED ? 1
-                              : (size_t)st->slots[k] +
-                                    (again && k == SCHED_I_TO_W);
-}
-
-/* What each microbatch keeps, and by how much less it were with forward run
- * again. */
+/* What each microbatch keeps, as it is and were it otherwise. */
 static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
                          size_t at)
 {
     nd_stage_mem *mem = &c->mem.stage[s];
-    const nd_stage *st = &c->m->program->stage[s];
-    nd_device_mem *d = &c->mem.device[st->device];
+    nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
     bool again = nd_runs_again(&c->m->plan, s);
     for (int i = 0; i < c->nvalues; i++) {
         const nd_value *v = c->info[i].v;
@@ -500,15 +488,16 @@ static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
         if (room < ROOM_UNTIL_I)
             continue;
         int other = room_again(lists[i]), here = again ? other : room;
-        size_t bytes = nd_bytes_max(c, v), n = slots_of(st, here, again);
-        size_t *end = here == ROOM_FIXED
-                          ? &at : &mem->slot_bytes[here - ROOM_UNTIL_I];
+        size_t bytes = nd_bytes_max(c, v);
         skip[i] = true;
-        add_place(c, mem, v, here, *end);
-        count_bytes(d, mem, v, bytes * n);
-        *end += bytes;
-        mem->spare_bytes += (int64_t)(bytes * slots_of(st, room, false)) -
-                            (int64_t)(bytes * slots_of(st, other, true));
+        add_place(c, mem, v, here,
+                  here == ROOM_FIXED ? at : mem->kept[again][here]);
+        if (here == ROOM_FIXED) {
+            count_bytes(d, mem, v, bytes);
+            at += bytes;
+        }
+        mem->kept[false][room] += bytes;
+        mem->kept[true][other] += bytes;
     }
     return at;
 }
@@ -563,11 +552,21 @@ static int next_stage(const nd_program *p, int device, int s)
     return s;
 }
 
+/* By stage: does it run forward again? */
+static const bool *again_on(const nd_code *c)
+{
+    int n = c->m->program->nstages;
+    bool *again = ND_NEWN(c->a, bool, n);
+    for (int s = 0; s < n; s++)
+        again[s] = nd_runs_again(&c->m->plan, s);
+    return again;
+}
+
 static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
 {
     const nd_program *p = c->m->program;
     nd_device_mem *d = &c->mem.device[device];
-    size_t at = place_buckets(c, device, d), slots = 0;
+    size_t at = place_buckets(c, device, d);
     size_t *input_at = ND_NEWN(c->a, size_t, c->nvalues + 1);
     d->loss = (size_t)-1;
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;)
@@ -583,10 +582,6 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
             size_t n = scratch_of(c, &c->stage[s].list[l]);
             d->scratch_bytes = n > d->scratch_bytes ? n : d->scratch_bytes;
         }
-        for (int k = 0; k < SCHED_NSPANS; k++)
-            slots += c->mem.stage[s].slot_bytes[k] *
-                     slots_of(&p->stage[s], ROOM_UNTIL_I + k,
-                              nd_runs_again(&c->m->plan, s));
         d->saved_bytes += c->mem.stage[s].saved_bytes;
     }
     d->scratch = at;
@@ -598,8 +593,10 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
         d->temp_bytes = n > d->temp_bytes ? n : d->temp_bytes;
     }
     d->fixed_bytes = at + d->temp_bytes;
-    d->arena_bytes = d->fixed_bytes + slots + d->older_bytes;
     d->temp_bytes += d->scratch_bytes;
+    size_t slots = nd_slots_bytes(c->m, c->mem.stage, device, again_on(c));
+    d->saved_bytes += slots;
+    d->arena_bytes = d->fixed_bytes + slots + d->older_bytes;
 }
 
 void nd_memplan_new(nd_code *c)

@@ -368,16 +368,15 @@ typedef struct nd_bucket_place {
 } nd_bucket_place;
 
 typedef struct nd_stage_mem {
-    size_t slot_bytes[SCHED_NSPANS]; /* of one slot */
-    size_t saved_bytes;              /* of all slots, and what else outlives
-                                        a list */
-    int64_t spare_bytes;             /* of saved: what would not be, did the
-                                        stage run forward again */
+    size_t kept[2][1 + SCHED_NSPANS];        /* by room: the bytes of a
+                                        microbatch; did the stage not run
+                                        forward again, and did it */
+    size_t saved_bytes;              /* what outlives a list without a slot */
     ND_VEC(nd_place) places;         /* ascending by the value's number */
 } nd_stage_mem;
 
-/* The arena of a device: its fixed room, then the slots of its stages, span by
- * span. */
+/* The arena of a device: its fixed room, then the slots of its stages (rooms.c
+ * in runtime/schedule), and one aside if any stage runs forward again. */
 typedef struct nd_device_mem {
     size_t fixed_bytes, arena_bytes;
     /* parts of the arena, for the report */
@@ -508,6 +507,10 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 bool nd_overlap_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+/* memslots.c. The bytes of a device's slots, with these stages running forward
+ * again. */
+size_t nd_slots_bytes(const nd_module *m, const nd_stage_mem *stage, int device,
+                      const bool *again);
 /* Arrays of optimizer state that a parameter has. */
 int nd_states_of(const nd_train *t, bool frozen, bool muon);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);

@@ -27,9 +27,10 @@ enum {
 /* How a module turns out at one level. */
 typedef struct trial {
     bool ran, fits;
+    nd_module *module;
     nd_program *program;
     size_t *bytes;                   /* of a rank, by device */
-    int64_t *spare;                  /* by stage: less, if forward runs again */
+    const nd_stage_mem *stage;
     double *f, *b, *w;               /* seconds of F, and of B or I and W */
     bool *again;                     /* the choice, and its seconds */
     double seconds;
@@ -89,9 +90,10 @@ static void try_level(choice *c, nd_remat level, const nd_options *o)
         return;
     nd_code *code = nd_code_new(m);
     const nd_program *p = t->program = m->program;
+    t->module = m;
     t->ran = true;
+    t->stage = code->mem.stage;
     t->bytes = ND_NEWN(c->a, size_t, p->ndevices);
-    t->spare = ND_NEWN(c->a, int64_t, p->nstages);
     t->again = ND_NEWN(c->a, bool, p->nstages);
     t->f = ND_NEWN(c->a, double, 3 * p->nstages);
     t->b = t->f + p->nstages;
@@ -100,7 +102,6 @@ static void try_level(choice *c, nd_remat level, const nd_options *o)
         t->bytes[d] = code->mem.device[d].arena_bytes;
     for (int s = 0; s < p->nstages; s++) {
         const nd_stage *st = &p->stage[s];
-        t->spare[s] = code->mem.stage[s].spare_bytes;
         t->f[s] = seconds_of(m, s, st->fwd.v, st->fwd.n);
         t->b[s] = seconds_of(m, s, st->bwd.v, st->bwd.n);
         t->w[s] = seconds_of(m, s, st->wgt.v, st->wgt.n);
@@ -119,13 +120,25 @@ static int stages_on(const nd_program *p, int device, int *stage)
     return n;
 }
 
-static double bytes_with(const trial *t, int device, const int *stage, int n,
-                         unsigned set)
+/* What microbatches keep there when those of `set` run forward again. */
+static double kept_with(choice *c, const trial *t, int device,
+                        const int *stage, int n, unsigned set)
 {
-    double bytes = (double)t->bytes[device];
-    for (int i = 0; i < n; i++)
-        bytes -= set >> i & 1 ? (double)t->spare[stage[i]] : 0;
-    return bytes;
+    bool *again = ND_NEWN(c->a, bool, t->program->nstages);
+    double fixed = 0;
+    for (int i = 0; i < n; i++) {
+        again[stage[i]] = set >> i & 1;
+        fixed += (double)t->stage[stage[i]].kept[set >> i & 1][ROOM_FIXED];
+    }
+    return fixed + (double)nd_slots_bytes(t->module, t->stage, device, again);
+}
+
+static double bytes_with(choice *c, const trial *t, int device,
+                         const int *stage, int n, unsigned set)
+{
+    return (double)t->bytes[device] +
+           kept_with(c, t, device, stage, n, set) -
+           kept_with(c, t, device, stage, n, 0);
 }
 
 /* Of the sets of stages by which the device fits, the one that costs least, and
@@ -140,7 +153,8 @@ static double choose(choice *c, trial *t, int device)
     unsigned best = 0;
     n = n < MOST_ASKED ? n : MOST_ASKED;
     for (unsigned set = 0; set < 1u << n; set++) {
-        double bytes = bytes_with(t, device, stage, n, set), cost = 0;
+        double bytes = bytes_with(c, t, device, stage, n, set),
+               cost = 0;
         for (int i = 0; i < n; i++)
             cost += set >> i & 1 ? t->f[stage[i]] : 0;
         bool better = best_bytes <= room

@@ -1,11 +1,11 @@
 /* cell.c - the stage and the microbatch that a rank runs now, and the memory
  * that goes with them.
  *
- *   arena   fixed | stage 0: slots until I, until W, from I to W | stage 2: ..
+ *   arena   fixed | slots until I | slots until W | slots from I to W | aside
  *           | older weights
  *
- * Microbatch mb has slot mb % slots of each span; the schedule says how many a
- * stage needs.
+ * Which slot a microbatch has on a stage follows from the schedule: rooms.c in
+ * schedule/.
  */
 #include "ndrt_internal.h"
 
@@ -17,14 +17,13 @@ enum { ARENA_ALIGN = 4096 };
 char *ndrt_room(const ndrt_rank *r, int stage, int room)
 {
     const ndrt_state *st = r->state;
-    int span = room - 1;
+    const ndrt_course *c = st->course;
+    size_t cell = (size_t)(stage * c->sched->micro + r->mb) * SCHED_NSPANS;
 
     if (room == NDRT_FIXED)
         return r->arena;
-    int slots = st->course->slots[stage][span];
-    size_t slot = slots > 0 ? (size_t)(r->mb % slots) : 0;
-    return r->arena + st->rooms[stage][span] +
-           slot * r->program->stages[stage].slot_bytes[span];
+    return r->arena + r->program->devices[r->device].fixed_bytes +
+           c->rooms.at[cell + (size_t)room - 1];
 }
 
 void ndrt_set_cell(ndrt_rank *r, int stage, int mb)
@@ -41,52 +40,46 @@ void ndrt_set_cell(ndrt_rank *r, int stage, int mb)
             ndrt_extent_of(p, e, r->rank, stage, mb, &st->off[e], &st->n[e]);
 }
 
+/* Behind all slots: what forward makes that only its second run is to keep. */
 void ndrt_put_aside(ndrt_rank *r)
 {
-    const ndrt_state *st = r->state;
-    size_t slots = (size_t)st->course->slots[r->stage][SCHED_I_TO_W];
-
-    r->room[NDRT_I_TO_W] =
-        r->arena + st->rooms[r->stage][SCHED_I_TO_W] +
-        slots * r->program->stages[r->stage].slot_bytes[SCHED_I_TO_W];
+    r->room[NDRT_I_TO_W] = r->arena +
+                           r->program->devices[r->device].fixed_bytes +
+                           r->state->course->rooms.bytes[r->device];
 }
 
 /* ---- the arena -------------------------------------------------------- */
 
-/* Sets where the slots of the device's stages and its older weights begin, if
- * asked to. */
-static size_t lay_out(const ndrt_course *c, int device,
-                      size_t (*rooms)[SCHED_NSPANS], size_t *versions_at)
+static size_t aside_bytes(const ndrt_program *p, int device)
 {
-    const ndrt_program *p = &c->program;
-    size_t at = p->devices[device].fixed_bytes;
+    size_t most = 0;
 
     for (int s = 0; s < p->nstages; s++) {
-        for (int k = 0; k < SCHED_NSPANS; k++) {
-            if (p->stages[s].device != device)
-                continue;
-            if (rooms)
-                rooms[s][k] = at;
-            bool aside = p->stages[s].again && k == SCHED_I_TO_W;
-            at += (size_t)(c->slots[s][k] + aside) * p->stages[s].slot_bytes[k];
-        }
+        const ndrt_stage *stage = &p->stages[s];
+        size_t bytes = stage->slot_bytes[SCHED_I_TO_W];
+        if (stage->device == device && stage->again && bytes > most)
+            most = bytes;
     }
-    if (versions_at)
-        *versions_at = at;
-    return at + (size_t)(c->versions[device] - 1) *
-                    p->devices[device].version_bytes;
+    return most;
+}
+
+size_t ndrt_older_at(const ndrt_course *c, int device)
+{
+    return c->program.devices[device].fixed_bytes + c->rooms.bytes[device] +
+           aside_bytes(&c->program, device);
 }
 
 size_t ndrt_arena_bytes(const ndrt_course *c, int device)
 {
-    return lay_out(c, device, NULL, NULL);
+    const ndrt_device *here = &c->program.devices[device];
+
+    return ndrt_older_at(c, device) +
+           (size_t)(c->versions[device] - 1) * here->version_bytes;
 }
 
 ndrt_status ndrt_make_arena(ndrt_rank *r)
 {
-    ndrt_state *st = r->state;
-    size_t bytes = lay_out(st->course, r->device, st->rooms,
-                           &st->versions_at);
+    size_t bytes = ndrt_arena_bytes(r->state->course, r->device);
     size_t all = (bytes + ARENA_ALIGN) / ARENA_ALIGN * ARENA_ALIGN;
 
     r->arena = all < bytes ? NULL : aligned_alloc(ARENA_ALIGN, all);

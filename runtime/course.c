@@ -312,13 +312,17 @@ static ndrt_status make_other(maker *m)
 
 /* ---- all of it --------------------------------------------------------- */
 
-static bool set_slots(ndrt_course *c)
+static bool set_rooms(ndrt_course *c)
 {
-    c->slots = calloc((size_t)c->sched->stages, sizeof *c->slots);
-    for (int s = 0; c->slots && s < c->sched->stages; s++)
-        for (int i = 0; i < SCHED_NSPANS; i++)
-            c->slots[s][i] = sched_slots(c->sched, s, (sched_span)i);
-    return c->slots;
+    size_t n = (size_t)c->sched->stages;
+    size_t (*bytes)[SCHED_NSPANS] = calloc(n, sizeof *bytes);
+
+    for (size_t s = 0; bytes && s < n; s++)
+        memcpy(bytes[s], c->program.stages[s].slot_bytes, sizeof bytes[s]);
+    bool ok = bytes && sched_rooms_new(c->sched, (const size_t (*)
+                                       [SCHED_NSPANS])bytes, &c->rooms);
+    free(bytes);
+    return ok;
 }
 
 static bool set_needs(ndrt_course *c)
@@ -328,8 +332,7 @@ static bool set_needs(ndrt_course *c)
 
     for (int d = 0; ok && d < s->ranks; d++) {
         c->needs[d] = calloc((size_t)s->row[d].n + 1, sizeof **c->needs);
-        ok = c->needs[d] && ndrt_order(s, d, (const int (*)[SCHED_NSPANS])
-                                       c->slots, c->needs[d]);
+        ok = c->needs[d] && ndrt_order(s, d, &c->rooms, c->needs[d]);
     }
     return ok;
 }
@@ -378,7 +381,7 @@ ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
         s = own_schedule(&m);
     if (s == NDRT_OK)
         s = check_clip(&m);
-    if (s == NDRT_OK && (!set_slots(c) || !set_needs(c) || !set_versions(c)))
+    if (s == NDRT_OK && (!set_rooms(c) || !set_needs(c) || !set_versions(c)))
         s = no_memory(&m);
     return s;
 }
@@ -392,7 +395,7 @@ void ndrt_course_close(ndrt_course *c)
     free(c->needs);
     free(c->versions);
     free(c->ran_on);
-    free(c->slots);
+    sched_rooms_free(&c->rooms);
     free(c->cross);
     sched_free(c->sched);
 }

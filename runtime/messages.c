@@ -207,7 +207,7 @@ static bool make_double(ndrt_lane *l, const ndrt_rank *r, ndrt_comm *comm)
     l->rank = *r;
     l->rank.state = &l->state;
     l->state = (ndrt_state){.config = st->config, .comm = comm,
-                            .course = st->course, .rooms = st->rooms,
+                            .course = st->course,
                             .fail_at = st->fail_at,
                             .jitter = ndrt_jitter_new(~r->rank)};
     memcpy(l->state.coord, st->coord, sizeof st->coord);

@@ -18,8 +18,7 @@ typedef struct ndrt_course {
     ndrt_program program;         /* as it runs */
     sched *sched;                 /* with messages; a row per device */
     uint8_t *cross;               /* by boundary: what the stages send */
-    int (*slots)[SCHED_NSPANS];   /* by stage: microbatches that it has room
-                                     for in each span */
+    sched_rooms rooms;            /* where microbatches keep what they keep */
     int **needs;                  /* by device, per action: see order.c */
     int *versions;                /* by device: of its weights */
     int **ran_on;                 /* by stage and microbatch: how many updates
@@ -82,8 +81,6 @@ typedef struct ndrt_state {
     ndrt_comm *comm;
     int coord[NDRT_MAX_MESH];
     int64_t *off, *n;             /* what rank->off and rank->n point to */
-    size_t (*rooms)[SCHED_NSPANS];   /* by stage: where its slots begin */
-    size_t versions_at;           /* in the arena: copies of older weights */
     int updated;                  /* updates on the way of this step */
     double squares;               /* of their gradients, see train.c */
     ndrt_group world;
@@ -176,8 +173,8 @@ void ndrt_course_close(ndrt_course *c);
 
 /* needs, per action of the device's row: how many of the messages before it
  * must have ended if it computes; of the computations, if it is a message.
- * slots: by stage. False: no memory. */
-bool ndrt_order(const sched *s, int device, const int (*slots)[SCHED_NSPANS],
+ * False: no memory. */
+bool ndrt_order(const sched *s, int device, const sched_rooms *rooms,
                 int *needs);
 
 typedef struct ndrt_pass {        /* over a list: what of it is done */
@@ -258,6 +255,7 @@ void ndrt_set_cell(ndrt_rank *r, int stage, int mb);
 /* For a forward pass that runs again later: what waits for W stays. */
 void ndrt_put_aside(ndrt_rank *r);
 size_t ndrt_arena_bytes(const ndrt_course *c, int device);
+size_t ndrt_older_at(const ndrt_course *c, int device);    /* older weights */
 ndrt_status ndrt_make_arena(ndrt_rank *r);
 
 /* ---- versions.c: older weights -------------------------------------------- */

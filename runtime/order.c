@@ -34,35 +34,21 @@ typedef struct use {
 typedef struct orderer {
     const sched *s;
     int device;
-    const int (*slots)[SCHED_NSPANS];
-    size_t *first;                /* of a stage's span: where its uses begin */
-    use *uses;
+    const sched_rooms *rooms;
+    use *uses;                    /* by slot */
     int passed[2];                /* by stream */
     int need;                     /* of the action at hand */
 } orderer;
 
-static bool make_uses(orderer *o)
-{
-    size_t n = (size_t)o->s->stages * SCHED_NSPANS, all = 0;
-
-    o->first = calloc(n + 1, sizeof *o->first);
-    for (size_t i = 0; o->first && i < n; i++) {
-        int slots = o->slots[i / SCHED_NSPANS][i % SCHED_NSPANS];
-        o->first[i] = all;
-        all += (size_t)(slots > 0 ? slots : 1);
-    }
-    o->uses = calloc(all + 1, sizeof *o->uses);
-    return o->first && o->uses;
-}
-
 static void touch_span(orderer *o, stream mine, int stage, int mb,
                        sched_span span, manner how)
 {
-    int slots = o->slots[stage][span];
-    use *u = o->uses + o->first[(size_t)stage * SCHED_NSPANS + span] +
-             (slots > 0 ? mb % slots : 0);
-    const int *other = u->until[!mine];
+    int slot = o->rooms->slot[(stage * o->s->micro + mb) * SCHED_NSPANS + span];
 
+    if (slot < 0)                 /* the stage keeps nothing there */
+        return;
+    use *u = &o->uses[slot];
+    const int *other = u->until[!mine];
     if (other[WRITES] > o->need)
         o->need = other[WRITES];
     if (how == WRITES && other[READS] > o->need)
@@ -114,21 +100,21 @@ static void use_slots(orderer *o, const sched_action *a)
     }
 }
 
-bool ndrt_order(const sched *s, int device, const int (*slots)[SCHED_NSPANS],
+bool ndrt_order(const sched *s, int device, const sched_rooms *rooms,
                 int *needs)
 {
-    orderer o = {.s = s, .device = device, .slots = slots};
     const sched_row *row = &s->row[device];
-    bool ok = make_uses(&o);
+    orderer o = {.s = s, .device = device, .rooms = rooms};
 
-    for (int i = 0; ok && i < row->n; i++) {
+    o.uses = calloc((size_t)rooms->slots[device] + 1, sizeof *o.uses);
+    for (int i = 0; o.uses && i < row->n; i++) {
         const sched_action *a = &row->v[i];
         o.need = 0;
         use_slots(&o, a);
         needs[i] = o.need;
         o.passed[sched_is_compute(a->op) ? COMPUTATION : MESSAGE]++;
     }
-    free(o.first);
+    bool ok = o.uses;
     free(o.uses);
     return ok;
 }

@@ -354,7 +354,6 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     r->seed = config->train.seed;
     st->config = config;
     st->course = config->course;
-    st->rooms = calloc((size_t)p->nstages, sizeof *st->rooms);
     st->jitter = ndrt_jitter_new(comm->rank);
     st->comm = comm;
     st->off = calloc(2 * ne, sizeof *st->off);
@@ -367,8 +366,8 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
         st->count = ndrt_count_new(p, comm);
         st->comm = st->count ? ndrt_count_comm(st->count) : comm;
     }
-    if (!st->rooms || !st->off || !st->groups || !st->sum || !st->whole ||
-        !st->ones || !st->all || (config->comm_path && !st->count)) {
+    if (!st->off || !st->groups || !st->sum || !st->whole || !st->ones ||
+        !st->all || (config->comm_path && !st->count)) {
         ndrt_rank_free(r);
         return NULL;
     }
@@ -407,7 +406,6 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->groups);
     free(st->sum);
     free(st->whole);
-    free(st->rooms);
     free(st->off);
     free(st->ones);
     free(st->all);

@@ -1,6 +1,6 @@
 /* versions.c - the weights that a step runs on, where older ones are kept.
  *
- *   arena   weights, the newest | .. | slots | copy 0 | copy 1 | ..
+ *   arena   weights, the newest | .. | slots | aside | copy 0 | copy 1 | ..
  *
  * The newest are where they always are: updates, files, evaluation and
  * generation know no others. Training alone looks at copies (r->weights).
@@ -29,7 +29,7 @@ static char *copy_of(const ndrt_rank *r, int version)
 {
     int places = course_of(r)->versions[r->device] - 1;
 
-    return r->arena + r->state->versions_at +
+    return r->arena + ndrt_older_at(course_of(r), r->device) +
            (size_t)(version % places) * ndrt_here(r)->version_bytes;
 }
 

@@ -6,8 +6,8 @@
  * Of every span of time, the stages of a device have slots of their own, or all
  * of them share slots as large as the largest stage needs: whichever is less
  * memory. Of shared ones a microbatch has, from when its life begins until it
- * ends, the first that is free; of its own ones stage s gives microbatch mb slot
- * mb % n.
+ * ends, the first that is free; of its own ones stage s gives microbatch mb
+ * slot mb % n.
  */
 #include "lives.h"
 
@@ -134,8 +134,9 @@ static void free_work(maker *m)
     free(m->busy);
 }
 
-bool sched_rooms_new(const sched *s, const size_t (*bytes)[SCHED_NSPANS],
-                     sched_rooms *out)
+/* Of one device, or (-1) of all. */
+static bool make(const sched *s, int device,
+                 const size_t (*bytes)[SCHED_NSPANS], sched_rooms *out)
 {
     size_t all = (size_t)s->stages * (size_t)s->micro * SCHED_NSPANS;
     maker m = {.s = s, .bytes = bytes, .out = out};
@@ -148,12 +149,29 @@ bool sched_rooms_new(const sched *s, const size_t (*bytes)[SCHED_NSPANS],
     for (size_t i = 0; ok && i < all; i++)
         out->slot[i] = -1;
     for (int r = 0; ok && r < s->ranks; r++)
-        for (int k = 0; k < SCHED_NSPANS; k++)
+        for (int k = 0; k < SCHED_NSPANS && (device < 0 || r == device); k++)
             settle(&m, r, (sched_span)k);
     free_work(&m);
     if (!ok)
         sched_rooms_free(out);
     return ok;
+}
+
+bool sched_rooms_new(const sched *s, const size_t (*bytes)[SCHED_NSPANS],
+                     sched_rooms *out)
+{
+    return make(s, -1, bytes, out);
+}
+
+size_t sched_rooms_bytes(const sched *s, int device,
+                         const size_t (*bytes)[SCHED_NSPANS])
+{
+    sched_rooms r;
+    if (!make(s, device, bytes, &r))
+        abort();
+    size_t n = r.bytes[device];
+    sched_rooms_free(&r);
+    return n;
 }
 
 void sched_rooms_free(sched_rooms *r)

@@ -206,6 +206,9 @@ typedef struct sched_rooms {
 bool sched_rooms_new(const sched *s, const size_t (*bytes)[SCHED_NSPANS],
                      sched_rooms *out);          /* false: no memory */
 void sched_rooms_free(sched_rooms *r);
+/* Its bytes on one device. */
+size_t sched_rooms_bytes(const sched *s, int device,
+                         const size_t (*bytes)[SCHED_NSPANS]);
 /* Proves that nobody overwrites what is still needed, in slots that do not
  * overlap. */
 bool sched_check_rooms(const sched *s, const size_t (*bytes)[SCHED_NSPANS],

@@ -539,12 +539,12 @@ def b04(b):
 
 
 def report(b, fixture, exe, *sets):
-    """The stages of --emit=plan: for each, bytes by what they are for."""
+    """The devices of --emit=plan: for each, bytes by what they are for."""
     cmd = [b.ndc, b.source(fixture), "--plan", exe + ".plan", "--emit=plan"]
     for s in sets:
         cmd += ["--set", s]
     text = subprocess.run(cmd, capture_output=True, text=True).stdout
-    rows = [[line.split() for line in part.split("\n")] for part in text.split("\nstage ")[1:]]
+    rows = [[line.split() for line in part.split("\n")] for part in re.split(r"\n(?:stage|device) \d+: ", text)[1:]]
     return [{w[0]: int(w[-2].replace(",", "")) for w in lines if w and w[-1] == "bytes"} for lines in rows], text
 
 
@@ -575,6 +575,54 @@ def c03(b):
                 _, _, text = b.run(program, "--steps", "1")
                 check(arenas(text) == [x["peak"] for x in said[m]], "%s, M = %d: a run allocates %s, the plan says %s"
                       % (schedule, m, arenas(text), [x["peak"] for x in said[m]]))
+
+
+def emitted(path):
+    """Of a program's C text: rows of its schedule, fixed bytes by device, and by stage (device, bytes of a slot
+    by span, forward runs again)."""
+    text = open(path).read()
+    rows = text[text.index("0F0"):]
+    rows = re.findall(r'"([^"]*)"', '"' + rows[:rows.index("};")])
+    joined, devices = " ".join(rows), [int(x) for x in re.findall(r"\.fixed_bytes = (\d+)", text)]
+    stages = [(int(d), [int(x) for x in slots.split(", ")], "again = true" in rest) for d, slots, rest in
+              re.findall(r"\.device = (\d+),\s+\.slot_bytes = \{([^}]*)\},(.*?)\.run = ", text, re.S)]
+    return joined, devices, stages
+
+
+def in_flight(actions, stage, kinds):
+    """The most microbatches of a stage that are between the first and the last of their actions of these kinds."""
+    life = {}
+    for at, (s, op, mb) in enumerate(re.findall(r"(\d+)(F|B|I|W|RECV_F|SEND_F|SEND_B|RECV_B)(\d+)", actions)):
+        if int(s) == stage and op in kinds:
+            life[mb] = (life.get(mb, (at, at))[0], at)
+    return max([sum(a <= at <= z for a, z in life.values()) for at, _ in life.values()])
+
+
+def held(b):
+    """Activation memory is in flight times what a microbatch keeps, counted here from the emitted schedule."""
+    MESHES["held"] = ("pp = 2", False, 1, "", [])
+    for schedule in ("gpipe", "1f1b", "interleaved(2)", "bfs(2)", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min"):
+        flat = []
+        for m in (4, 8, 16):
+            sets = ["layers=5", "batch=%d" % (2 * m)]
+            exe, _, _ = program = b.compile("g", "held", schedule=schedule, micro=m, sets=sets)
+            actions, total, stages = emitted(exe + ".c")
+            kept = [0] * len(total)
+            check(len(total) == 2 and len(stages) in (2, 4), "not the devices: %s %s" % (total, stages))
+            for s, (device, slot, again) in enumerate(stages):
+                # messages bring what F reads, and take what I made
+                until_i = ("RECV_F", "F", "I", "B", "SEND_B")
+                n = [in_flight(actions, s, k) for k in (until_i, until_i + ("W",), ("I", "B", "W", "SEND_B"))]
+                check(not again, "nobody asked for that")
+                kept[device] += sum(x * y for x, y in zip(slot, n))
+            said, _ = report(b, "g", exe, *sets)
+            _, _, text = b.run(program, "--steps", "1")
+            want = [x + y for x, y in zip(total, kept)]
+            check(arenas(text) == want == [x["peak"] for x in said], "%s M=%d: allocates %s, the plan says %s, %s are "
+                  "in flight" % (schedule, m, arenas(text), [x["peak"] for x in said], want))
+            flat.append(kept)
+        grows = schedule in ("gpipe", "bfs(2)")
+        check((flat[2] > flat[1]) == grows and (grows or flat[1] == flat[2]), "%s: %s" % (schedule, flat))
 
 
 def c04(b):
@@ -852,7 +900,8 @@ def inference(b):
     check(words.startswith("0123456") and len(words) == 40, "no text: %r" % words)
     MESHES["inferauto"] = ("pp = 3", False, 4, "recompute auto(300000)", [])
     for mesh, schedule, m in (("pp2", "1f1b", 3), ("pp3", "1f1b", 8), ("pp3", "gpipe", 2), ("pp4", "gpipe", 4),
-                              ("2x2x2", "1f1b", 4), ("dp2pp2zero3", "gpipe", 4), ("inferauto", "gpipe", 4)):
+                              ("2x2x2", "zb_h1", 4), ("dp2pp2zero3", "interleaved(2)", 4), ("pp2", "zb_v", 4),
+                              ("inferauto", "gpipe", 4)):
         where = "%s %s M=%d: " % (mesh, schedule, m)
         rows, w, text = b.run(b.compile("gmetric2", mesh, schedule=schedule, micro=m), *options)
         check(len(rows) == len(want), where + "other lines")
@@ -951,7 +1000,8 @@ def uneven(b):
 
 
 CASES = {f.__name__: f for f in (a01, a03, a04, a06, a07, a11, a12, a15, a17, a20, a21, a23, a31, a36, a37,
-                                 b03, b04, b12, c03, c04, compose, d01, f01, f13, frozen, inference, metric, moe, muon, remat, resume, sweep,
+                                 b03, b04, b12, c03, c04, compose, d01, f01, f13, frozen, held, inference, metric,
+                                 moe, muon, remat, resume, sweep,
                                  uneven, zero, zero_resume)}
 
 

@@ -14,6 +14,7 @@ long=${NDC_LONG:+yes}
 cat >"$work/plans" <<'PLANS'
 wave|dp = 2, tp = 2|batch -> dp, hidden -> tp|zero 3 over dp; microbatches 2
 gpt|pp = 2, dp = 2, tp = 2|batch -> dp, heads -> tp, ffn -> tp, vocab -> tp, seq -> tp|pipeline layers -> pp, schedule = 1f1b, microbatches = 2; zero 1 over dp
+gpt --set layers=4|pp = 2, dp = 2|batch -> dp|pipeline layers -> pp, schedule = zb_v, microbatches = 2; zero 1 over dp
 moe|dp = 2, ep = 2|batch -> (dp, ep), expert -> ep|
 tests/passes/split/block|pp = 2, dp = 2|batch -> dp|pipeline layers -> pp, schedule = zb_h1, microbatches = 2; zero 1 over dp
 tests/eval/context/causal --set d=12 --set head=4|cp = 3|seq -> cp|context ring over cp

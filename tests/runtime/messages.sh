@@ -84,6 +84,8 @@ done
     >"$dir/out" 2>&1 || fail "--trace"
 [ "$(grep -c 'SEND_F' "$dir/trace")" -ge 3 ] || fail "no messages in the trace"
 [ "$(grep -c '[1-9]' "$dir/times")" = 2 ] || fail "not a line for each stage"
+"$ndc" schedule gpipe --ranks 2 --microbatches 4 --times "$dir/times" \
+    >"$dir/out" 2>&1 || fail "the compiler does not read the times"
 "$dir/g" --steps 4 --trace "$dir/trace" --trace-step 5 >"$dir/out" 2>&1
 [ $? = 2 ] || fail "--trace-step 5 of 4"
 grep -q 'the run has steps 1 to 4' "$dir/out" || fail "which steps there are"

@@ -384,7 +384,7 @@ static void test_cpus(void **state)
     ndrt_world_free(many);
 }
 
-/* ---- lanes ---------------------------------------------------------------- */
+/* ---- lanes --------------------------------------------------------------- */
 
 typedef struct sender {
     pthread_t thread;

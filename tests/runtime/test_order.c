@@ -11,12 +11,19 @@
 /* One stage in the middle: its row, `slots` in each span. */
 static void order(const sched *s, int slots, int *needs)
 {
-    int all[3][SCHED_NSPANS];
+    enum { SPANS = 3 * SCHED_NSPANS };
+    int *slot = calloc((size_t)(SPANS * s->micro), sizeof *slot);
+    int all[] = {0, SPANS * slots, 0};
+    sched_rooms rooms = {.slot = slot, .slots = all};
 
-    for (int i = 0; i < 3; i++)
-        for (int k = 0; k < SCHED_NSPANS; k++)
-            all[i][k] = slots;
-    assert_true(ndrt_order(s, 1, (const int (*)[SCHED_NSPANS])all, needs));
+    assert_non_null(slot);
+    for (int i = 0; i < SPANS * s->micro; i++) {
+        int span = i % SCHED_NSPANS, cell = i / SCHED_NSPANS;
+        int stage = cell / s->micro, mb = cell % s->micro;
+        slot[i] = (stage * SCHED_NSPANS + span) * slots + mb % slots;
+    }
+    assert_true(ndrt_order(s, 1, &rooms, needs));
+    free(slot);
 }
 
 static sched *middle(int micro)

@@ -195,15 +195,32 @@ static int some_mesh_axes(gen *g, int most, nd_buf *b)
     return n;
 }
 
+/* Any schedule that leaves the meaning alone and can have such numbers. */
+static const char *some_schedule(gen *g, int devices, int micro)
+{
+    enum { TRIES = 20 };
+    for (int i = 0; i < TRIES; i++) {
+        int v = 1 + below(g, 3);
+        sched_kind kind = (sched_kind)below(g, SCHED_NKINDS);
+        const sched_info *k = &sched_kinds[kind];
+        sched_ask ask = {.kind = kind, .ranks = devices, .v = k->v ? 0 : v,
+                         .micro = micro};
+        sched_error err;
+        if (!sched_has(kind, 'a') && sched_legal(&ask, &err) &&
+            devices * sched_per_rank(kind, ask.v) <= g->layers)
+            return k->v ? k->name : nd_fmt(g->arena, "%s(%d)", k->name, v);
+    }
+    return "1f1b";
+}
+
 static void pipeline(gen *g)
 {
-    int k = below(g, g->nmesh);
+    int k = below(g, g->nmesh), micro = 1 + below(g, 4);
     if (!g->pipe || !g->sample || g->size[k] > g->layers)
         return;
     g->stages = k;
     nd_putf(&g->out, "  pipeline %s -> %s, schedule = %s, microbatches = %d\n",
-            g->pipe, mesh_name[k], chance(g, 50) ? "1f1b" : "gpipe",
-            1 + below(g, 4));
+            g->pipe, mesh_name[k], some_schedule(g, g->size[k], micro), micro);
 }
 
 static void microbatches(gen *g)

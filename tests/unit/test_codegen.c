@@ -97,8 +97,7 @@ static void lasting_buffers_do_not_overlap(void **state)
         const nd_device_mem *d = &c->mem.device[s];
         for (int i = 0; i < mem->places.n; i++) {
             const nd_place *p = &mem->places.v[i];
-            size_t end = p->room ? mem->slot_bytes[p->room - ROOM_UNTIL_I]
-                                 : d->fixed_bytes;
+            size_t end = p->room ? mem->kept[false][p->room] : d->fixed_bytes;
             assert_int_equal(p->base % 64, 0);
             assert_true(p->base + p->bytes <= end);
             for (int j = 0; j < mem->places.n && p->room; j++) {
@@ -111,7 +110,7 @@ static void lasting_buffers_do_not_overlap(void **state)
         size_t slots = (size_t)m->program->stage[s].slots[SCHED_UNTIL_I];
         assert_true(slots == (s ? 1 : 2));
         assert_int_equal(d->arena_bytes, d->fixed_bytes + slots *
-                                         mem->slot_bytes[SCHED_UNTIL_I]);
+                                         mem->kept[false][ROOM_UNTIL_I]);
         assert_int_equal(d->weight_bytes, d->grad_bytes);
         assert_int_equal(d->arena_bytes % 64, 0);
     }
