@@ -109,7 +109,7 @@ bool nd_schedule_check(nd_module *m);
 /* Proves that the slots hold what the microbatches keep. */
 bool nd_slots_check(nd_module *m);
 
-/* ---- async.c: weights of several updates ---------------------------------- */
+/* ---- async.c: weights of several updates --------------------------------- */
 
 /* An update after each microbatch; gradients of the weights before the last
  * update. */

@@ -258,7 +258,7 @@ size_t ndrt_arena_bytes(const ndrt_course *c, int device);
 size_t ndrt_older_at(const ndrt_course *c, int device);    /* older weights */
 ndrt_status ndrt_make_arena(ndrt_rank *r);
 
-/* ---- versions.c: older weights -------------------------------------------- */
+/* ---- versions.c: older weights ------------------------------------------- */
 
 /* Sets r->weights for an action. */
 void ndrt_choose_weights(ndrt_rank *r, sched_op op, int stage, int mb);

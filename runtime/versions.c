@@ -6,8 +6,9 @@
  * generation know no others. Training alone looks at copies (r->weights).
  *
  * Stashed (pipedream): each microbatch has an update of its own, right after
- * its backward pass. F runs on the newest weights, B on those that F of the same
- * microbatch found; an update copies them first if one in flight has seen them.
+ * its backward pass. F runs on the newest weights, B on those that F of the
+ * same microbatch found; an update copies the newest before it changes them, if
+ * a microbatch in flight has seen them.
  * The gradient applied is that of the microbatch's share of the loss, times the
  * number of microbatches m: shares add up to the loss, so the mean of the m
  * gradients is the gradient of the step, however targets are spread.

@@ -49,8 +49,8 @@ static bool walk(const sched *s, int stage, int n, int *of, int *ring,
             newest++;
         } else if (of[a.mb] != newest &&
                    (n < 2 || ring[of[a.mb] % (n - 1)] != of[a.mb])) {
-            return sched_fail(err, rank, i, "rank %d: %s needs weights that are "
-                              "%d older than the newest: stage %d has %d "
+            return sched_fail(err, rank, i, "rank %d: %s needs weights that "
+                              "are %d older than the newest: stage %d has %d "
                               "version%s", rank, sched_name(a, name),
                               newest - of[a.mb], stage, n, n == 1 ? "" : "s");
         }

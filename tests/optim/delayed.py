@@ -13,7 +13,7 @@ on every stage s, and
 2BW (arXiv 2006.09503), of a step as a whole:
     W(t + 1) = update(W(t), gradient of the loss at W(t - 1)), W(-1) = W(0)
 
-Nothing is even: 17 rows, weights of rows that differ, a microbatch without any;
+Evaluation is at the newest weights. Nothing is even: 17 rows, weights of rows that differ, a microbatch without any;
 the stages have unequal numbers of layers.
 """
 import json
@@ -53,7 +53,8 @@ train m {
   init       = load("init.safetensors")
   optimizer  = %s
   steps      = %d
-  checkpoint = every(2)%s
+  checkpoint = every(2)
+  eval       = every(4, batches = 1)%s
 }
 plan {
   %s
@@ -216,7 +217,7 @@ class Bench:
         env = dict(os.environ, NDC_CFLAGS="-O1", NDRT_JITTER="200")
         r = subprocess.run(words, cwd=self.work, capture_output=True, text=True, timeout=120, env=env)
         check(r.returncode == ok, "%s\nexit %d\n%s" % (" ".join(words), r.returncode, r.stderr[-2000:]))
-        return r.stderr
+        return r.stdout + r.stderr
 
     def compile(self, name, kind, p, m, rule, mesh="", lines="", clip="", stages=True, ok=0):
         plan = "mesh pp = %d%s\n  pipeline layers -> pp, schedule = %s, microbatches = %d%s%s" % (
@@ -230,15 +231,19 @@ class Bench:
         if os.path.exists(os.path.join(self.work, "log")):
             os.remove(os.path.join(self.work, "log"))
         self.call(list(launch) + ["./" + name, "--threads", "1", "--log", "log", "--save", "st", "--checkpoints",
-                                  "dir"] + list(options))
+                                  "dir", "--eval-data", "data.safetensors"] + list(options))
         lines = [json.loads(x) for x in open(os.path.join(self.work, "log"))]
         self.ran += 1
-        return read_tensors(os.path.join(self.work, "st")), [(x["loss"], x["grad_norm"]) for x in lines]
+        log = [(x["loss"], x["grad_norm"]) for x in lines if "step" in x]
+        return read_tensors(os.path.join(self.work, "st")), log, [x["loss"] for x in lines if "eval" in x]
 
     def compare(self, what, got, want):
         far = distance(got[0], {k: want[0][k] for k in got[0]})
         self.worst = max(self.worst, far)
         check(far < CLOSE, "%s: weights are off by %.1e" % (what, far))
+        check(len(got[1]) == STEPS, "%s: %d steps" % (what, len(got[1])))
+        after, _ = share(want[0], 0, range(BATCH), 0.0)
+        check(abs(got[2][0] - after) <= CLOSE * after, "%s: evaluation %r, not %r" % (what, got[2][0], after))
         for a, b in zip(got[1], want[1]):
             check(all(abs(x - y) <= CLOSE * abs(y) for x, y in zip(a, b)),
                   "%s: loss and norm are %r, not %r" % (what, a, b))
@@ -296,6 +301,16 @@ def data_parallel(bench):
     bench.compare("2bw, zero 2", bench.run("b_z2"), behind("momentum"))
 
 
+def recompute(bench):
+    """Forward runs again on the weights that it ran on first."""
+    want = pipedream(3, 5, 1, "momentum")
+    for name, how in (("rb", "block"), ("ra", "auto(4600)")):
+        bench.compile(name, "pipedream", 3, 5, "momentum", lines="\n  recompute " + how)
+        bench.compare("recompute " + how, bench.run(name), want)
+    with open(os.path.join(bench.work, "ra.c")) as f:
+        check("again = true" in f.read(), "recompute auto(4600): no stage runs again")
+
+
 def resume(bench):
     """What goes on from a checkpoint, as if nothing had been: every bit."""
     for name in ("d3_2", "b3", "b_z2", "z1"):
@@ -316,6 +331,8 @@ def refused(bench):
             ("b3", ["--microbatches", "2"], "m >= p")):
         said = bench.call(["./" + name] + options, ok=2)
         check(text in said, "%s %s: %s" % (name, options, said))
+    said = bench.call([bench.ndc, "verify", "d3_2.nd"])
+    check("pipedream changes what is computed: compared is" in said, "verify: " + said)
     with open(os.path.join(bench.work, "x.csv"), "w") as f:
         f.write("0F0,0F1,0B0,0U0,0B1,0U1\n1F0,1B0,1U0,1F1,1B1,1U1\n")
     said = bench.compile("file", 'file("x.csv")', 2, 2, "sgd", ok=1)
@@ -328,7 +345,7 @@ def main():
     DATA = numbers()
     bench = Bench(ndc, work, "--no-mpi" not in sys.argv)
     failed = 0
-    for test in (rules, data_parallel, resume, refused):
+    for test in (rules, data_parallel, recompute, resume, refused):
         try:
             test(bench)
         except (Failure, subprocess.TimeoutExpired) as e:
