@@ -4,6 +4,7 @@
  *   | inputs, and what is computed before the microbatches
  *   | temporaries of all lists of all stages, which never run at once
  *   | per stage, per span of time: slots, each for what a microbatch keeps
+ *   | weights of earlier updates, of an asynchronous schedule
  *
  * What a stage keeps of a microbatch lives until its gradients have been taken:
  * until I if W reads it not, else until W; or from I to W. Each span has room
@@ -386,6 +387,9 @@ static size_t place_buckets(nd_code *c, int device, nd_device_mem *mem)
         at += up64(b->n * 4);
         ND_PUSH(c->a, &mem->buckets, p);
     }
+    int older = nd_versions(c->m, device) - 1;
+    mem->version_bytes = older ? at : 0;
+    mem->older_bytes = at * (size_t)older;
     for (int i = 0; i < mem->buckets.n && c->m->loss; i++) {
         const nd_bucket *b = &c->mem.buckets.v[mem->buckets.v[i].bucket];
         mem->buckets.v[i].grads = at;
@@ -595,7 +599,7 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
     d->temp_bytes += d->scratch_bytes;
     size_t slots = nd_slots_bytes(c->m, c->mem.stage, device, again_on(c));
     d->saved_bytes += slots;
-    d->arena_bytes = d->fixed_bytes + slots;
+    d->arena_bytes = d->fixed_bytes + slots + d->older_bytes;
 }
 
 void nd_memplan_new(nd_code *c)
