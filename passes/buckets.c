@@ -4,8 +4,8 @@
  * way, so the runtime handles a bucket as one array of floats: one collective,
  * one update loop. Buckets are numbered over the whole program; a parameter
  * held by several devices (tied) sits in a bucket of its own kind. A device
- * with several stages holds a parameter once: of a stacked one the iterations of its
- * stages, one after another.
+ * with several stages holds a parameter once: of a stacked one the iterations
+ * of its stages, one after another.
  */
 #include "passes.h"
 
