@@ -61,8 +61,10 @@ sched *nd_schedule_new(nd_module *m, int devices)
     if (m->program)
         ask.costs = &m->program->costs;
     /* Without a pipeline, holding more than one microbatch gains nothing. */
-    if (devices == 1 && (!m->program || m->program->nstages == 1))
+    if (devices == 1 && (!m->program || m->program->nstages == 1)) {
         ask.kind = SCHED_KIND_1F1B;
+        ask.v = 1;
+    }
     sched *s = ask.kind == SCHED_KIND_FILE ? read_schedule(m, &e)
                                            : sched_make(&ask, &e);
     if (!s)
