@@ -141,12 +141,13 @@ static void param_places(cg *g, nd_buf *b, const char *name, bool grad)
     nd_put(b, "};\n\n");
 }
 
-static void helper(nd_buf *b, const char *name, const char *table)
+static void helper(nd_buf *b, const char *name, const char *base,
+                   const char *table)
 {
     nd_putf(b,
             "static float *%s(const ndrt_rank *r, int p)\n{\n"
-            "    return (float *)(r->arena + %s[r->stage][p]);\n}\n\n",
-            name, table);
+            "    return (float *)(r->%s + %s[r->stage][p]);\n}\n\n",
+            name, base, table);
 }
 
 /* A function's head: its name and parameters. */
@@ -248,8 +249,9 @@ void cg_emit_places(cg *g, nd_buf *b)
                   "    return (float *)(ndrt_room(r, stage, p->room) + p->at);"
                   "\n}\n\n");
     if (g->uses_weight)
-        helper(b, "weight", "weights_at");
+        helper(b, "weight", nd_is_stashed(g->m) || nd_is_behind(g->m)
+                                ? "weights" : "arena", "weights_at");
     if (g->uses_gradient)
-        helper(b, "gradient", "gradients_at");
+        helper(b, "gradient", "arena", "gradients_at");
     put_helpers(g, b);
 }

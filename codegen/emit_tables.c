@@ -250,6 +250,8 @@ static void device_row(cg *g, nd_buf *b, int d)
     if (mem->scratch_bytes)
         nd_putf(b, "        .scratch = %zu,\n        .scratch_bytes = %zu,\n",
                 mem->scratch, mem->scratch_bytes);
+    if (mem->version_bytes)
+        nd_putf(b, "        .version_bytes = %zu,\n", mem->version_bytes);
     nd_put(b, "    },\n");
 }
 
@@ -320,6 +322,8 @@ static void stage_row(cg *g, nd_buf *b, int s)
         nd_putf(b, "        .outputs = %soutputs_at,\n", pre);
     if (g->c->stage[s].list[LIST_PRE].v.n)
         nd_putf(b, "        .pre = %sprepare,\n", pre);
+    if (nd_is_stashed(g->m) && nd_prepares_weights(g->m, s))
+        nd_put(b, "        .fresh = true,\n");
     if (nd_runs_again(&g->m->plan, s))
         nd_put(b, "        .again = true,\n");
     nd_put(b, "        .run = {\n");
@@ -429,6 +433,9 @@ static void emit_program(cg *g, nd_buf *b)
     count(b, "noutputs", "outputs", g->m->outputs.n);
     count(b, "ndevices", "devices", g->m->program->ndevices);
     count(b, "nstages", "stages", g->m->program->nstages);
+    if (nd_is_stashed(g->m) || nd_is_behind(g->m))
+        nd_putf(b, "    .weights = NDRT_%s,\n",
+                nd_is_stashed(g->m) ? "STASHED" : "BEHIND");
     nd_putf(b, "    .schedule_name = %s,\n    .schedule = schedule,\n",
             cg_text_of(g, g->m->program->sched->name));
     count(b, "ngroups", "groups", g->groups.n);

@@ -282,11 +282,13 @@ static void report_device(report *r, int d)
     nd_putf(r->b, ", %d parameter tensor%s\n", params,
             params == 1 ? "" : "s");
     size_t known = m->weight_bytes + m->grad_bytes + m->state_bytes +
-                   m->input_bytes + m->saved_bytes + m->temp_bytes;
+                   m->input_bytes + m->saved_bytes + m->temp_bytes +
+                   m->older_bytes;
     struct {
         const char *name;
         size_t bytes;
-    } part[] = {{"weights", m->weight_bytes}, {"gradients", m->grad_bytes},
+    } part[] = {{"weights", m->weight_bytes},
+                {"versions", m->older_bytes}, {"gradients", m->grad_bytes},
                 {"optimizer", m->state_bytes}, {"inputs", m->input_bytes},
                 {"saved", m->saved_bytes}, {"temporary", m->temp_bytes},
                 {"other", m->arena_bytes - known},    /* loss, alignment */
@@ -295,10 +297,13 @@ static void report_device(report *r, int d)
         if (p->stage[s].device == d)
             report_time(r, s);
     nd_put(r->b, "  memory of one rank\n");
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        if (!part[i].bytes && !strcmp(part[i].name, "versions"))
+            continue;
         nd_putf(r->b, "    %-10s %12s  %15s bytes\n", part[i].name,
                 size_text(r->a, (double)part[i].bytes),
                 cg_commas(r->a, (int64_t)part[i].bytes));
+    }
     nd_put(r->b, "  messages that one rank sends per step\n");
     report_messages(r, d);
 }

@@ -259,18 +259,16 @@ void ck_pipeline(ck *c, const ast_pent *e)
         ck_cfg_at_least(c, slot[3], 1, &p->memory);
 }
 
-/* Weights of several updates at once are what the passes cannot run yet. */
-static bool runs(sched_kind k)
-{
-    return !sched_has(k, 'a');
-}
-
 /* Its doc says what is new about it, before the paper. */
 static void warn_of_meaning(ck *c)
 {
     const sched_info *k = &sched_kinds[c->m->plan.schedule];
     nd_warning(c->ctx, c->m->plan.schedule_loc, "`%s` changes what is "
                "computed: %.*s", k->name, (int)strcspn(k->doc, ";"), k->doc);
+    if (c->m->plan.schedule == SCHED_KIND_PIPEDREAM && c->m->train.clip > 0)
+        ck_say(c, c->m->plan.schedule_loc, "`clip` limits the norm over all "
+               "stages, which `%s` updates one before the other: leave it out, "
+               "or take `pipedream_2bw`", k->name);
 }
 
 /* Once the number of microbatches is known: can the schedule have them? */
@@ -278,21 +276,18 @@ void ck_pipeline_numbers(ck *c)
 {
     const nd_plan *p = &c->m->plan;
     sched_error err;
-    if (!p->piped.n || c->m->mesh.size[c->m->mesh.pipe] == 1)
+    if (!p->piped.n)
         return;
     sched_ask ask = {.kind = p->schedule, .v = p->per_device,
                      .ranks = c->m->mesh.size[c->m->mesh.pipe],
                      .micro = p->microbatches};
-    if (p->schedule < SCHED_NKINDS && !sched_legal(&ask, &err)) {
+    if (p->schedule < SCHED_NKINDS && ask.ranks > 1 &&
+        !sched_legal(&ask, &err)) {
         ck_say(c, p->schedule_loc, "%s", err.text);
         return;
     }
     if (sched_has(p->schedule, 'a'))
         warn_of_meaning(c);
-    if (!runs(p->schedule))
-        ck_later(c, p->schedule_loc,
-                 nd_fmt(c->ctx->arena, "the schedule `%s`",
-                        nd_schedule_name(c->ctx->arena, p)));
 }
 
 /* An axis or a mesh axis in both pipeline and shard. */

@@ -167,6 +167,10 @@ static void put_mesh(const verdict *v)
     if (micro != v->microbatches)
         printf(" (%d)", v->microbatches);
     printf("\n");
+    if (sched_has(m->plan.schedule, 'a'))
+        printf("%s changes what is computed: compared is one update per step, "
+               "of gradients at the newest weights\n",
+               sched_kinds[m->plan.schedule].name);
 }
 
 static void put_sizes(const verdict *v)

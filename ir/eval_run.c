@@ -151,11 +151,16 @@ static bool on_one_device(const ev_world *w, int s, int t)
            w->stage[s].plan->device == w->stage[t].plan->device;
 }
 
-/* Of one stage; what a stage of the same device has for it is fetched before,
+/* Weights do not change here: of a schedule that updates on its way, these are
+ * the gradients of all microbatches at the same weights.
+ *
+ * Of one stage; what a stage of the same device has for it is fetched before,
  * and handed on after. */
 static bool compute(ev_world *w, sched_op op, int s, int mb)
 {
     ev_stage *x = &w->stage[s];
+    if (op == SCHED_U)
+        return true;
     if (op == SCHED_F)
         return (!on_one_device(w, s - 1, s) || send(w, s - 1, true, mb)) &&
                forward(x, mb);

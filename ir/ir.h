@@ -428,7 +428,7 @@ typedef struct nd_plan {
     bool *again;                     /* ... by stage: forward runs once more,
                                         before backward, which finds one set of
                                         values and not one per microbatch */
-    size_t *unspared;                /* ... by device: bytes without recompute */
+    size_t *unspared;                /* ... by device: bytes without any */
     bool require_even;               /* sizes that do not divide are errors */
     nd_loc loc, pipe_loc, schedule_loc, micro_loc, zero_loc, remat_loc;
 } nd_plan;

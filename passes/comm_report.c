@@ -158,6 +158,12 @@ static void walk_messages(lister *l, const char *when, nd_comm_kind kind,
 
 /* ---- the update: runtime/optim.c, muon.c --------------------------------- */
 
+/* In a step. */
+static int64_t updates(const lister *l)
+{
+    return nd_is_stashed(l->m) ? l->m->program->nmicro : 1;
+}
+
 static const char *name_bucket(lister *l, const nd_bucket *b)
 {
     const char *first = b->params.v[0]->name;
@@ -196,9 +202,10 @@ static void push_gradients(lister *l, const nd_bucket *b)
     nd_comm_row r = row_of(l, "gradients", NULL, sum);
     nd_comm_row z = row_of(l, "gradients", NULL, zero);
     r.what = z.what = what;
-    push_own(l, z, nd_parts_message(&l->at, COMM_REDUCE_SCATTER, zero, n), 1);
+    push_own(l, z, nd_parts_message(&l->at, COMM_REDUCE_SCATTER, zero, n),
+             updates(l));
     push_tied(l, b, what, part);
-    push_own(l, r, nd_sum_message(&l->at, sum, part), 1);
+    push_own(l, r, nd_sum_message(&l->at, sum, part), updates(l));
 }
 
 /* Matrices that a mesh axis cuts are gathered one after another. */
@@ -213,7 +220,7 @@ static void push_matrices(lister *l, const nd_param *p)
         words *= l->c->exts.v[nd_ext_of(l->c, t, i)].max;
     r.what = p->name;
     push_own(l, r, nd_parts_message(&l->at, COMM_ALL_GATHER, r.mesh, words),
-             nd_spot_numel(&l->at, &list));
+             nd_spot_numel(&l->at, &list) * updates(l));
 }
 
 static void push_update(lister *l, const nd_bucket *b)
@@ -222,7 +229,7 @@ static void push_update(lister *l, const nd_bucket *b)
     nd_comm_row r = row_of(l, when, NULL, b->zero);
     r.what = name_bucket(l, b);
     push_own(l, r, nd_parts_message(&l->at, COMM_ALL_GATHER, b->zero,
-                                    (int64_t)b->n), 1);
+                                    (int64_t)b->n), updates(l));
     for (int i = 0; i < b->params.n && b->muon; i++)
         push_matrices(l, b->params.v[i]);
 }
@@ -254,7 +261,9 @@ static void walk_stage(lister *l)
     const nd_program *p = l->m->program;
     const nd_kernels *list = l->c->stage[l->at.stage].list;
     int s = l->at.stage;
-    walk(l, "before", &list[LIST_PRE], 1, 1);
+    /* Once more before each forward and backward, where weights change. */
+    bool fresh = nd_is_stashed(l->m) && nd_prepares_weights(l->m, s);
+    walk(l, "before", &list[LIST_PRE], fresh ? 1 + 2 * p->nmicro : 1, 1);
     walk_messages(l, "forward", COMM_RECV, true, s - 1);
     walk(l, "forward", &list[LIST_FWD], 1, p->nmicro);
     walk_messages(l, "forward", COMM_SEND, true, s + 1);

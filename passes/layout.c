@@ -343,7 +343,7 @@ static nd_ref param_ref(nd_code *c, nd_param *p, nd_root root)
 /* One of two places, this iteration's. */
 static void take_turns(nd_code *c, const nd_value *v, nd_op *repeat, nd_ref *r)
 {
-    size_t n = nd_bytes_max(c, v) / nd_dtype_size(v->type.dtype);
+    size_t n = nd_bytes_on(c, v, -1) / nd_dtype_size(v->type.dtype);
     r->term[r->nterms++] = (nd_term){.repeat = repeat, .turn = true,
                                      .stride = {.k = (int64_t)n}};
 }
@@ -426,13 +426,18 @@ nd_len nd_numel_local(nd_code *c, const nd_ref *r)
     return n;
 }
 
-size_t nd_bytes_max(nd_code *c, const nd_value *v)
+size_t nd_bytes_on(nd_code *c, const nd_value *v, int stage)
 {
     nd_ref r = buffer(c, v);
-    int64_t n = spread_of(c, &r, 0);
-    int stacked = stacked_axes(c, v);
-    if (stacked)
-        n = nd_len_max(c, &r.stride[0]) * c->exts.v[r.ext[0]].max;
+    int64_t n = spread_of(c, &r, 0), lo, hi;
+    if (stacked_axes(c, v)) {
+        n = nd_len_max(c, &r.stride[0]);
+        if (c->exts.v[r.ext[0]].piped &&
+            nd_stage_range(c->m, stage, r.axis[0], &lo, &hi))
+            n *= hi - lo;
+        else
+            n *= c->exts.v[r.ext[0]].max;
+    }
     size_t bytes = (size_t)n * nd_dtype_size(v->type.dtype);
     return (bytes + 63) & ~(size_t)63;
 }

@@ -4,6 +4,7 @@
  *   | inputs, and what is computed before the microbatches
  *   | temporaries of all lists of all stages, which never run at once
  *   | per stage, per span of time: slots, each for what a microbatch keeps
+ *   | weights of earlier updates, of an asynchronous schedule
  *
  * What a stage keeps of a microbatch lives until its gradients have been taken:
  * until I if W reads it not, else until W; or from I to W. Each span has room
@@ -171,6 +172,7 @@ static size_t pack(nd_arena *a, items *it)
 
 typedef struct temps {
     nd_code *c;
+    int stage;
     const nd_block *block;           /* whose values are meant */
     const bool *skip;                /* by mark: has a place already */
     items it;
@@ -187,9 +189,9 @@ static const nd_block *home_block(const nd_code *c, const nd_value *v)
                     : v->owner->parent->block;
 }
 
-static size_t bytes_of(nd_code *c, const nd_value *v)
+static size_t bytes_of(nd_code *c, const nd_value *v, int stage)
 {
-    return nd_bytes_max(c, v) * (nd_info(c, v)->ahead ? 2 : 1);
+    return nd_bytes_on(c, v, stage) * (nd_info(c, v)->ahead ? 2 : 1);
 }
 
 static void live(void *user, const nd_ref *at, bool write, int index)
@@ -207,8 +209,8 @@ static void live(void *user, const nd_ref *at, bool write, int index)
         old->to = index > old->to ? index : old->to;
         return;
     }
-    item x = {.v = v, .bytes = bytes_of(t->c, v), .from = index,
-              .to = index};
+    item x = {.v = v, .bytes = bytes_of(t->c, v, t->stage),
+              .from = index, .to = index};
     ND_PUSH(t->c->a, &t->it, x);
     nd_table_put(&t->at, v, (void *)(intptr_t)t->it.n);
 }
@@ -225,6 +227,7 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
         if (!body)
             continue;
         temps *inner = ND_NEW(c->a, temps);
+        inner->stage = t->stage;
         find_temps(c, body, body->block, inner);
         item x = {.blob = inner, .from = i, .to = i,
                   .bytes = pack(c->a, &inner->it)};
@@ -235,7 +238,8 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
 static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
                       size_t base)
 {
-    nd_place p = {v, room, base, bytes_of(c, v)};
+    int stage = (int)(s - c->mem.stage);
+    nd_place p = {v, room, base, bytes_of(c, v, stage)};
     ND_PUSH(c->a, &s->places, p);
 }
 
@@ -383,6 +387,9 @@ static size_t place_buckets(nd_code *c, int device, nd_device_mem *mem)
         at += up64(b->n * 4);
         ND_PUSH(c->a, &mem->buckets, p);
     }
+    int older = nd_versions(c->m, device) - 1;
+    mem->version_bytes = older ? at : 0;
+    mem->older_bytes = at * (size_t)older;
     for (int i = 0; i < mem->buckets.n && c->m->loss; i++) {
         const nd_bucket *b = &c->mem.buckets.v[mem->buckets.v[i].bucket];
         mem->buckets.v[i].grads = at;
@@ -454,8 +461,8 @@ static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
             if (known)
                 continue;
             input_at[i] = at + 1;
-            count_bytes(d, mem, v, bytes_of(c, v));
-            at += bytes_of(c, v);
+            count_bytes(d, mem, v, bytes_of(c, v, s));
+            at += bytes_of(c, v, s);
         }
     return at;
 }
@@ -484,7 +491,7 @@ static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
         if (room < ROOM_UNTIL_I)
             continue;
         int other = room_again(lists[i]), here = again ? other : room;
-        size_t bytes = nd_bytes_max(c, v);
+        size_t bytes = bytes_of(c, v, s);
         skip[i] = true;
         add_place(c, mem, v, here,
                   here == ROOM_FIXED ? at : mem->kept[again][here]);
@@ -504,7 +511,7 @@ static size_t place_temps(nd_code *c, int s, const uint8_t *lists,
 {
     size_t most = 0;
     for (int l = 0; l < NLISTS; l++) {
-        temps t = {.skip = skip};
+        temps t = {.stage = s, .skip = skip};
         nd_kernels *list = &c->stage[s].list[l];
         find_temps(c, list, c->m->step, &t);
         for (int i = 0; i < t.it.n; i++) {
@@ -592,7 +599,7 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
     d->temp_bytes += d->scratch_bytes;
     size_t slots = nd_slots_bytes(c->m, c->mem.stage, device, again_on(c));
     d->saved_bytes += slots;
-    d->arena_bytes = d->fixed_bytes + slots;
+    d->arena_bytes = d->fixed_bytes + slots + d->older_bytes;
 }
 
 void nd_memplan_new(nd_code *c)

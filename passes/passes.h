@@ -108,6 +108,19 @@ sched *nd_schedule_new(nd_module *m, int devices);
 bool nd_schedule_check(nd_module *m);
 /* Proves that the slots hold what the microbatches keep. */
 bool nd_slots_check(nd_module *m);
+
+/* ---- async.c: weights of several updates --------------------------------- */
+
+/* An update after each microbatch; gradients of the weights before the last
+ * update. */
+bool nd_is_stashed(const nd_module *m);
+bool nd_is_behind(const nd_module *m);
+/* How many versions of its weights a device holds, the newest included. */
+int nd_versions(const nd_module *m, int device);
+/* Can the program be run with them? */
+bool nd_async_check(nd_module *m);
+/* Does what a stage computes before its microbatches read weights? */
+bool nd_prepares_weights(const nd_module *m, int stage);
 typedef enum {
     ND_SCHEDULE_DRAWN,               /* for a terminal */
     ND_SCHEDULE_CSV, ND_SCHEDULE_COMMS,      /* computations; messages too */
@@ -368,7 +381,9 @@ typedef struct nd_device_mem {
     size_t fixed_bytes, arena_bytes;
     /* parts of the arena, for the report */
     size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
-        temp_bytes;
+        temp_bytes, older_bytes;
+    size_t version_bytes;            /* of all weights, if there are older ones
+                                        too; else 0 */
     size_t loss;                     /* the float, or (size_t)-1 */
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */
@@ -425,7 +440,9 @@ bool nd_dest_of(nd_code *c, const nd_value *v, nd_ref *r);
 int nd_ref_axis(const nd_ref *r, const nd_axis *a);  /* position or -1 */
 bool nd_is_packed(const nd_code *c, const nd_ref *r);
 nd_len nd_numel_local(nd_code *c, const nd_ref *r);  /* of this rank */
-size_t nd_bytes_max(nd_code *c, const nd_value *v);  /* place of v, rounded */
+/* The place of v, rounded: what a stage stacks is for its own iterations; -1:
+ * for those of the stage with most. */
+size_t nd_bytes_on(nd_code *c, const nd_value *v, int stage);
 nd_vinfo *nd_info(const nd_code *c, const nd_value *v);
 nd_kernels *nd_body_of(const nd_code *c, const nd_op *repeat);
 /* The stacked result that the carried argument i is kept in, or NULL. */

@@ -61,7 +61,8 @@ sched *nd_schedule_new(nd_module *m, int devices)
     if (m->program)
         ask.costs = &m->program->costs;
     /* Without a pipeline, holding more than one microbatch gains nothing. */
-    if (devices == 1 && (!m->program || m->program->nstages == 1)) {
+    if (devices == 1 && (!m->program || m->program->nstages == 1) &&
+        !nd_is_stashed(m)) {
         ask.kind = SCHED_KIND_1F1B;
         ask.v = 1;
     }
@@ -208,5 +209,5 @@ bool pass_schedule(nd_module *m, const nd_options *o)
     for (int s = 0; s < p->nstages; s++)
         for (int k = 0; k < SCHED_NSPANS; k++)
             p->stage[s].slots[k] = sched_slots(p->sched, s, (sched_span)k);
-    return nd_slots_check(m);
+    return nd_slots_check(m) && nd_async_check(m);
 }

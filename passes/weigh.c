@@ -107,16 +107,21 @@ static void note(pipe *pp, nd_op *op, nd_value *v, void *user)
     }
 }
 
-static double state_bytes(const nd_module *m, const nd_param *p)
+/* What a stage has of a parameter once, and for each microbatch in flight: an
+ * older version of it, where there are as many. */
+static double state_bytes(const nd_module *m, const nd_param *p, double *held)
 {
     double weights = nd_local_bytes(&p->value->type, &m->mesh);
     double grads = nd_local_bytes(&p->grad, &m->mesh);
     double parts = m->plan.zero ? nd_group_size(&m->mesh, nd_zero_mesh(m, p))
                                 : 1;
+    *held = 0;
     if (!m->loss)
         return weights;
+    *held = nd_is_stashed(m) ? weights : 0;
     int states = nd_states_of(&m->train, p->frozen, p->muon);
-    return weights + grads + states * weights / parts;
+    return weights * (1 + nd_is_behind(m) - nd_is_stashed(m)) + grads +
+           states * weights / parts;
 }
 
 static void weigh_bytes(pipe *pp)
@@ -130,10 +135,11 @@ static void weigh_bytes(pipe *pp)
         const nd_param *p = m->params.v[i];
         const pipe_repeat *r = p->nlayers ? repeat_over(pp, p->layer[0].axis)
                                           : NULL;
+        double held, once = state_bytes(m, p, &held);
         if (r)
-            spread(pp, r, state_bytes(m, p), 0);
+            spread(pp, r, once, held);
         else
-            share(pp, &x.param[i], state_bytes(m, p), 0);
+            share(pp, &x.param[i], once, held);
     }
     for (int i = 0; i < x.values.n; i++) {
         const nd_value *v = x.values.v[i];

@@ -2,6 +2,7 @@
  * that goes with them.
  *
  *   arena   fixed | slots until I | slots until W | slots from I to W | aside
+ *           | older weights
  *
  * Which slot a microbatch has on a stage follows from the schedule: rooms.c in
  * schedule/.
@@ -62,10 +63,18 @@ static size_t aside_bytes(const ndrt_program *p, int device)
     return most;
 }
 
-size_t ndrt_arena_bytes(const ndrt_course *c, int device)
+size_t ndrt_older_at(const ndrt_course *c, int device)
 {
     return c->program.devices[device].fixed_bytes + c->rooms.bytes[device] +
            aside_bytes(&c->program, device);
+}
+
+size_t ndrt_arena_bytes(const ndrt_course *c, int device)
+{
+    const ndrt_device *here = &c->program.devices[device];
+
+    return ndrt_older_at(c, device) +
+           (size_t)(c->versions[device] - 1) * here->version_bytes;
 }
 
 ndrt_status ndrt_make_arena(ndrt_rank *r)
@@ -81,5 +90,6 @@ ndrt_status ndrt_make_arena(ndrt_rank *r)
                          text);
     }
     memset(r->arena, 0, all);
+    r->weights = r->arena;
     return NDRT_OK;
 }

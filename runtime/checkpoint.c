@@ -6,7 +6,8 @@
  *
  * Optimizer state goes the same way, as "optimizer.1.wte": for that it takes
  * the place of the gradients, which no one needs between two steps, and there
- * it is whole again where `zero` cuts it.
+ * it is whole again where `zero` cuts it. So do the weights before the last
+ * update, "before.wte", where a step runs on those (versions.c).
  */
 #include "ndrt_internal.h"
 
@@ -64,17 +65,27 @@ int ndrt_file_shape(const ndrt_program *p, int param,
 
 /* ---- weights, and state in place of gradients -------------------------- */
 
-const char *const ndrt_kind_prefix[] = {"", "optimizer.1.", "optimizer.2."};
+const char *const ndrt_kind_prefix[] = {"", "optimizer.1.", "optimizer.2.",
+                                        "before."};
 const char ndrt_counts_name[] = "optimizer.counts";
 
 /* How many arrays of state a parameter has. */
-int ndrt_states_of(const ndrt_train *t, const ndrt_param *q)
+static int states_of(const ndrt_train *t, const ndrt_param *q)
 {
     if (q->frozen)
         return 0;
     if (t->opt == NDRT_SGD)
         return t->momentum != 0.0;
     return t->opt == NDRT_LION || q->muon ? 1 : 2;
+}
+
+bool ndrt_has_kind(const ndrt_rank *r, int param, int kind)
+{
+    const ndrt_param *q = &r->program->params[param];
+
+    return kind == NDRT_BEFORE
+               ? ndrt_behind(r) != NULL
+               : kind <= states_of(&r->state->config->train, q);
 }
 
 /* Where the parameter's weights (0), or its state, lie. */
@@ -87,9 +98,17 @@ float *ndrt_tensor_at(const ndrt_rank *r, int param, int kind)
     return (float *)(void *)(r->arena + at);
 }
 
+/* Older weights lie as the newest do. */
+static float *before_at(const ndrt_rank *r, const ndrt_place *pl)
+{
+    return (float *)(void *)(ndrt_behind(r) + pl->weights);
+}
+
 static float *state_at(const ndrt_rank *r, const ndrt_place *pl, int kind)
 {
-    size_t at = kind == 1 ? pl->state1 : pl->state2;
+    size_t at = kind == 1   ? pl->state1
+                : kind == 2 ? pl->state2
+                            : NDRT_NONE;
 
     return at == NDRT_NONE ? NULL : (float *)(void *)(r->arena + at);
 }
@@ -102,9 +121,12 @@ ndrt_status ndrt_show_state(ndrt_rank *r, int kind)
 
     for (int i = 0; i < here->nplaces && s == NDRT_OK; i++) {
         const ndrt_place *pl = &here->places[i];
-        const float *x = state_at(r, pl, kind);
         float *g = (float *)(void *)(r->arena + pl->grads);
         size_t from, n;
+        if (kind == NDRT_BEFORE)
+            memcpy(g, before_at(r, pl),
+                   r->program->buckets[pl->bucket].n * sizeof *g);
+        const float *x = state_at(r, pl, kind);
         if (!x)
             continue;
         ndrt_my_part(r, pl->bucket, &from, &n);
@@ -120,9 +142,12 @@ void ndrt_take_state(ndrt_rank *r, int kind)
 
     for (int i = 0; i < here->nplaces; i++) {
         const ndrt_place *pl = &here->places[i];
-        float *x = state_at(r, pl, kind);
         const float *g = (const float *)(const void *)(r->arena + pl->grads);
         size_t from, n;
+        if (kind == NDRT_BEFORE)
+            memcpy(before_at(r, pl), g,
+                   r->program->buckets[pl->bucket].n * sizeof *g);
+        float *x = state_at(r, pl, kind);
         if (!x)
             continue;
         ndrt_my_part(r, pl->bucket, &from, &n);

@@ -126,6 +126,16 @@ static ndrt_status read_schedule(maker *m, const char *path)
     return NDRT_OK;
 }
 
+/* What an asynchronous program was compiled for; NULL of others. */
+static const char *async_name(const ndrt_program *p)
+{
+    return p->weights == NDRT_STASHED
+               ? sched_kinds[SCHED_KIND_PIPEDREAM].name
+           : p->weights == NDRT_BEHIND
+               ? sched_kinds[SCHED_KIND_PIPEDREAM_2BW].name
+               : NULL;
+}
+
 static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
                               int v)
 {
@@ -138,7 +148,7 @@ static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
     if (kind == SCHED_KIND_AUTO)
         return refuse(m, NDRT_EUSAGE, "schedule auto: only the compiler "
                       "knows what a search needs; name one, or a file");
-    if (sched_has(kind, 'a'))
+    if (sched_has(kind, 'a') && !async_name(p))
         return refuse(m, NDRT_EUSAGE, "schedule %s changes what is computed: "
                       "compile the program with it", name);
     if (sched_per_rank(kind, v) != have)
@@ -157,7 +167,10 @@ static ndrt_status make_named(maker *m, const char *name, sched_kind kind,
 /* The program's own one, for other microbatches. */
 static ndrt_status make_own(maker *m)
 {
-    const char *name = m->p->pipe < 0 ? "1f1b" : m->p->schedule_name;
+    const char *async = async_name(m->p);
+    const char *name = async                 ? async
+                       : m->p->nstages == 1 ? "1f1b"
+                                            : m->p->schedule_name;
     sched_kind kind;
     int v;
 
@@ -171,13 +184,13 @@ static ndrt_status make_own(maker *m)
 static ndrt_status choose(maker *m)
 {
     const char *name = m->config->schedule;
+    const char *async = async_name(m->p);
     sched_kind kind;
     int v;
 
-    if (sched_parse_name(m->p->schedule_name, &kind, &v) &&
-        sched_has(kind, 'a'))
+    if (async && name && strcmp(name, async) != 0)
         return refuse(m, NDRT_EUSAGE, "the program was compiled for %s alone, "
-                      "which is asynchronous", m->p->schedule_name);
+                      "which is asynchronous", async);
     if (!name)
         return make_own(m);
     if (m->p->pipe < 0)
@@ -215,7 +228,7 @@ static ndrt_status check_actions(const maker *m)
     for (int d = 0; d < s->ranks; d++) {
         for (int i = 0; i < s->row[d].n; i++) {
             const sched_action *a = &s->row[d].v[i];
-            if (a->op == SCHED_U)
+            if (a->op == SCHED_U && m->p->weights != NDRT_STASHED)
                 return refuse(m, NDRT_EUSAGE, "schedule %s updates weights "
                               "on its way, which changes what is computed: "
                               "compile the program with it",
@@ -324,6 +337,34 @@ static bool set_needs(ndrt_course *c)
     return ok;
 }
 
+static bool set_versions(ndrt_course *c)
+{
+    const sched *s = c->sched;
+    bool ok = (c->versions = calloc((size_t)s->ranks, sizeof *c->versions)) &&
+              (c->ran_on = calloc((size_t)s->stages, sizeof *c->ran_on));
+
+    for (int i = 0; ok && i < s->stages; i++) {
+        int *most = &c->versions[s->rank_of[i]];
+        c->ran_on[i] = calloc((size_t)s->micro, sizeof **c->ran_on);
+        ok = c->ran_on[i];
+        int n = !ok                                 ? 0
+                : c->program.weights == NDRT_BEHIND ? 2
+                                  : sched_versions(s, i, c->ran_on[i]);
+        *most = n > *most ? n : *most;
+    }
+    return ok;
+}
+
+/* The norm is known when the last stage has updated, and the first one must
+ * not wait for it. */
+static ndrt_status check_clip(const maker *m)
+{
+    if (m->p->weights != NDRT_STASHED || m->config->train.clip <= 0.0)
+        return NDRT_OK;
+    return refuse(m, NDRT_EUSAGE, "--clip: the norm is over all stages, which "
+                  "pipedream updates one before the other");
+}
+
 ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
                              const ndrt_config *config, FILE *err)
 {
@@ -338,7 +379,9 @@ ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
         s = make_other(&m);
     else
         s = own_schedule(&m);
-    if (s == NDRT_OK && (!set_rooms(c) || !set_needs(c)))
+    if (s == NDRT_OK)
+        s = check_clip(&m);
+    if (s == NDRT_OK && (!set_rooms(c) || !set_needs(c) || !set_versions(c)))
         s = no_memory(&m);
     return s;
 }
@@ -347,7 +390,11 @@ void ndrt_course_close(ndrt_course *c)
 {
     for (int d = 0; c->needs && d < c->sched->ranks; d++)
         free(c->needs[d]);
+    for (int i = 0; c->ran_on && i < c->sched->stages; i++)
+        free(c->ran_on[i]);
     free(c->needs);
+    free(c->versions);
+    free(c->ran_on);
     sched_rooms_free(&c->rooms);
     free(c->cross);
     sched_free(c->sched);

@@ -118,12 +118,11 @@ static ndrt_status load_counts(ndrt_rank *r, source *from, int64_t counts[2])
 static ndrt_status load_kind(ndrt_rank *r, source *from, int kind)
 {
     const ndrt_program *p = r->program;
-    const ndrt_train *t = &r->state->config->train;
     ndrt_status s = NDRT_OK;
 
     for (int i = 0; i < p->nparams && s == NDRT_OK; i++)
         if (ndrt_weights_at(p, r->device, i) != NDRT_NONE &&
-            kind <= ndrt_states_of(t, &p->params[i]) &&
+            ndrt_has_kind(r, i, kind) &&
             (from->all || p->params[i].load))
             s = load_param(r, from, i, kind);
     return s;
@@ -140,7 +139,7 @@ static ndrt_status load_file(ndrt_rank *r, source *from, int kinds,
         return ndrt_fail(r, s, "%s", error);
     for (int kind = 0; kind < kinds && s == NDRT_OK; kind++) {
         s = load_kind(r, from, kind);
-        if (kind)
+        if (kind && (kind != NDRT_BEFORE || ndrt_behind(r)))
             ndrt_take_state(r, kind);
     }
     if (counts && s == NDRT_OK)
@@ -166,5 +165,5 @@ ndrt_status ndrt_load_all(ndrt_rank *r, const char *path, int64_t counts[2])
 {
     source from = {.path = path, .all = true};
 
-    return load_file(r, &from, 3, counts);
+    return load_file(r, &from, NDRT_NKINDS, counts);
 }

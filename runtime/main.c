@@ -84,7 +84,10 @@ static ndrt_status set_up(ndrt_rank *r)
         s = ndrt_check_folder(r);
     if (s != NDRT_OK || r->state->config->resume_path)
         return s;
-    return t->load_path ? ndrt_load(r) : NDRT_OK;
+    if (t->load_path)
+        s = ndrt_load(r);
+    ndrt_keep_behind(r);             /* nothing was updated yet */
+    return s;
 }
 
 static ndrt_status work(ndrt_rank *r)

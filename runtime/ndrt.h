@@ -125,6 +125,12 @@ typedef struct ndrt_spot {
     size_t at;                    /* bytes; NDRT_NONE: not here */
 } ndrt_spot;
 
+/* Which weights a step runs on. A schedule that updates on its way (pipedream)
+ * runs each microbatch on those that its forward found, at all times of its
+ * life; one that is a step behind (pipedream_2bw) on those before the last
+ * update. The older versions lie behind all else in the arena. */
+typedef enum { NDRT_NEWEST, NDRT_STASHED, NDRT_BEHIND } ndrt_weights_kind;
+
 /* One place along the pipeline. It runs one stage or several, and its ranks
  * hold the parameters of all of them, each once. */
 typedef struct ndrt_device {
@@ -138,6 +144,8 @@ typedef struct ndrt_device {
     size_t work, work_bytes;      /* for muon: room that nothing else needs
                                      between two steps */
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
+    size_t version_bytes;         /* of all weights, the arena's beginning,
+                                     where there are versions; else 0 */
 } ndrt_device;
 
 /* run[NDRT_B] is always there; I and W, if gradients of inputs and of weights
@@ -152,6 +160,8 @@ typedef struct ndrt_stage {
     const ndrt_spot *outputs;     /* per program output */
     void (*pre)(ndrt_rank *);     /* once per step, whole local batch */
     void (*run[NDRT_NACTIONS])(ndrt_rank *);   /* at rank->mb */
+    bool fresh;                   /* `pre` reads weights that change within a
+                                     step: it runs before F and before B */
     bool again;                   /* forward runs once more before backward,
                                      which finds what it reads there */
 } ndrt_stage;
@@ -232,6 +242,7 @@ typedef struct ndrt_program {
     const ndrt_device *devices;
     int nstages;
     const ndrt_stage *stages;
+    ndrt_weights_kind weights;
     const char *schedule_name;    /* "1f1b" */
     const char *const *schedule;  /* a row per device: "0F0 0SEND_F0 ..." */
     int ngroups;
@@ -246,6 +257,7 @@ typedef struct ndrt_program {
 
 struct ndrt_rank {
     char *arena;
+    char *weights;                /* those to run on: as the arena begins */
     char *room[NDRT_NROOMS];      /* at this stage and microbatch */
     const int64_t *off, *n;       /* per extent: first global index, length;
                                      those cut by NDRT_MICRO follow `mb`, those

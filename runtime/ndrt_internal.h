@@ -20,6 +20,9 @@ typedef struct ndrt_course {
     uint8_t *cross;               /* by boundary: what the stages send */
     sched_rooms rooms;            /* where microbatches keep what they keep */
     int **needs;                  /* by device, per action: see order.c */
+    int *versions;                /* by device: of its weights */
+    int **ran_on;                 /* by stage and microbatch: how many updates
+                                     of the step its weights have seen */
 } ndrt_course;
 
 /* ---- options.c: the command line -------------------------------------- */
@@ -78,6 +81,8 @@ typedef struct ndrt_state {
     ndrt_comm *comm;
     int coord[NDRT_MAX_MESH];
     int64_t *off, *n;             /* what rank->off and rank->n point to */
+    int updated;                  /* updates on the way of this step */
+    double squares;               /* of their gradients, see train.c */
     ndrt_group world;
     ndrt_group *groups;           /* per program group */
     ndrt_group *sum, *zero, *tied;   /* per bucket; n is 0 if not needed */
@@ -250,7 +255,19 @@ void ndrt_set_cell(ndrt_rank *r, int stage, int mb);
 /* For a forward pass that runs again later: what waits for W stays. */
 void ndrt_put_aside(ndrt_rank *r);
 size_t ndrt_arena_bytes(const ndrt_course *c, int device);
+size_t ndrt_older_at(const ndrt_course *c, int device);    /* older weights */
 ndrt_status ndrt_make_arena(ndrt_rank *r);
+
+/* ---- versions.c: older weights ------------------------------------------- */
+
+/* Sets r->weights for an action. */
+void ndrt_choose_weights(ndrt_rank *r, sched_op op, int stage, int mb);
+/* Where a step runs on the weights before the last update: those of now will be
+ * that, says keep; where they lie, or NULL. */
+void ndrt_keep_behind(ndrt_rank *r);
+char *ndrt_behind(const ndrt_rank *r);
+/* The update after one microbatch. */
+ndrt_status ndrt_update_now(ndrt_rank *r, const sched_action *a);
 
 /* ---- replicas.c --------------------------------------------------------- */
 
@@ -409,9 +426,13 @@ int64_t ndrt_layer_count(const ndrt_program *p, int param);
 /* "layers.attn.q.w" at 3 -> "layers.3.attn.q.w"; malloc'ed. */
 char *ndrt_layer_name(const ndrt_program *p, int param, int64_t layer,
                       const char *prefix);
-/* What a parameter has by kind: weights (0) and up to two arrays of state. */
+/* What a parameter has by kind: weights (0), up to two arrays of state, older
+ * weights. */
+enum { NDRT_BEFORE = 3, NDRT_NKINDS };             /* weights before the last
+                                                      update, if a step runs on
+                                                      those */
 extern const char *const ndrt_kind_prefix[];       /* of its name in a file */
-int ndrt_states_of(const ndrt_train *t, const ndrt_param *q);
+bool ndrt_has_kind(const ndrt_rank *r, int param, int kind);
 /* The shape of one tensor in the file; returns its axes. */
 int ndrt_file_shape(const ndrt_program *p, int param,
                     int64_t shape[NDRT_MAX_RANK]);
@@ -529,6 +550,7 @@ ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u);
 /* ---- train.c ---------------------------------------------------------- */
 
 ndrt_status ndrt_train_loop(ndrt_rank *r);
+void ndrt_zero_grads(const ndrt_rank *r);
 /* The forward pass alone with training off. only_mb >= 0: that microbatch. */
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
 /* The sum of the losses of the microbatches here; NULL: not on this stage. */

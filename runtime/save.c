@@ -104,7 +104,6 @@ static bool add_tensor(const ndrt_program *p, list *l, int param,
 static bool make_list(const ndrt_rank *r, int kinds, list *l)
 {
     const ndrt_program *p = r->program;
-    const ndrt_train *train = &r->state->config->train;
     size_t total = 2;
 
     for (int i = 0; i < p->nparams; i++)
@@ -118,7 +117,7 @@ static bool make_list(const ndrt_rank *r, int kinds, list *l)
     for (int kind = 0; kind < kinds; kind++)
         for (int i = 0; i < p->nparams; i++)
             for (int64_t k = 0; k < ndrt_layer_count(p, i); k++)
-                if (kind <= ndrt_states_of(train, &p->params[i]) &&
+                if (ndrt_has_kind(r, i, kind) &&
                     !add_tensor(p, l, i, p->params[i].nlayers ? k : -1, kind))
                     return false;
     if (kinds == 1)
@@ -209,5 +208,5 @@ ndrt_status ndrt_save(ndrt_rank *r, const char *path)
 
 ndrt_status ndrt_save_all(ndrt_rank *r, const char *path)
 {
-    return save_file(r, path, 3);
+    return save_file(r, path, NDRT_NKINDS);
 }

@@ -51,9 +51,24 @@ static ndrt_status begin(ndrt_rank *r)
         if (p->stages[k].device != r->device)
             continue;
         ndrt_set_cell(r, k, 0);
+        ndrt_choose_weights(r, SCHED_F, k, 0);
         s = ndrt_call(r, p->stages[k].pre);
     }
     return s;
+}
+
+/* Weights, and what is made of them once where they do not change. */
+static ndrt_status set_weights(ndrt_rank *r, const sched_action *a)
+{
+    const ndrt_stage *stage = &r->program->stages[a->stage];
+
+    if (!sched_is_compute(a->op))
+        return NDRT_OK;
+    ndrt_choose_weights(r, a->op, a->stage, a->mb);
+    if (!stage->fresh || !r->training)
+        return NDRT_OK;
+    ndrt_set_cell(r, a->stage, 0);
+    return ndrt_call(r, stage->pre);
 }
 
 /* A stage fetches what the one before it has made on the same device, and hands
@@ -63,8 +78,12 @@ ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
     const ndrt_stage *stage = &r->program->stages[a->stage];
     bool local = a->stage > 0 && stage[-1].device == r->device;
     bool back = sched_is_back(a->op);
-    ndrt_status s = NDRT_OK;
 
+    if (a->op == SCHED_U)
+        return ndrt_update_now(r, a);
+    ndrt_status s = set_weights(r, a);
+    if (s != NDRT_OK)
+        return s;
     ndrt_set_cell(r, a->stage, a->mb);
     if (a->op == SCHED_F && stage->again)
         ndrt_put_aside(r);
@@ -94,7 +113,7 @@ ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 
 /* ---- a step ----------------------------------------------------------- */
 
-static void zero_grads(const ndrt_rank *r)
+void ndrt_zero_grads(const ndrt_rank *r)
 {
     const ndrt_device *here = ndrt_here(r);
 
@@ -169,7 +188,9 @@ static ndrt_status not_finite(ndrt_rank *r, double loss, double norm)
 
 static ndrt_status run_actions(ndrt_rank *r)
 {
-    zero_grads(r);
+    r->state->updated = 0;
+    r->state->squares = 0.0;
+    ndrt_zero_grads(r);
     ndrt_status s = begin(r);
     if (s == NDRT_OK)
         s = ndrt_trace_begin(r);
@@ -180,37 +201,48 @@ static ndrt_status run_actions(ndrt_rank *r)
     return s;
 }
 
+/* One update for all microbatches. */
+static ndrt_status update(ndrt_rank *r, const ndrt_step_line *line)
+{
+    double clip = r->state->config->train.clip, scale = 1.0;
+
+    if (clip > 0.0 && line->grad_norm > clip)
+        scale = clip / line->grad_norm;
+    return ndrt_update(r, scale, line->lr);
+}
+
+/* Where each microbatch had an update, its gradient times their number counts:
+ * the norm is the root of the mean square of those. */
 static ndrt_status one_step(ndrt_rank *r)
 {
-    const ndrt_train *t = &r->state->config->train;
+    bool on_its_way = r->program->weights == NDRT_STASHED;
     ndrt_step_line line = {.step = r->step,
                            .tokens = ndrt_step_tokens(r->program)};
     ndrt_status s = ndrt_data_batch(r, r->step - 1, false);
 
     if (s == NDRT_OK)
         s = run_actions(r);
-    if (s == NDRT_OK)
+    if (s == NDRT_OK && !on_its_way)
         s = ndrt_reduce_grads(r);
     if (s != NDRT_OK)
         return s;
-    double sums[2] = {ndrt_loss_share(r), ndrt_square_norm(r)};
+    double sums[2] = {ndrt_loss_share(r), on_its_way ? r->state->squares
+                                                     : ndrt_square_norm(r)};
     s = ndrt_sum_doubles(r, sums, 2);
     if (s != NDRT_OK)
         return s;
     line.loss = sums[0];
     line.grad_norm = sqrt(sums[1]);
-    line.lr = ndrt_lr(t, r->step);
+    line.lr = ndrt_lr(&r->state->config->train, r->step);
     if (!isfinite(line.loss) || !isfinite(line.grad_norm))
         return not_finite(r, line.loss, line.grad_norm);
-    if (line.loss == 0.0 && line.grad_norm == 0.0) {
-        ndrt_log_note(r, "warning: step %lld: no unmasked targets, no update",
-                      (long long)r->step);
-    } else {
-        double scale = 1.0;
-        if (t->clip > 0.0 && line.grad_norm > t->clip)
-            scale = t->clip / line.grad_norm;
-        s = ndrt_update(r, scale, line.lr);
-    }
+    bool empty = line.loss == 0.0 && line.grad_norm == 0.0;
+    if (empty)
+        ndrt_log_note(r, "warning: step %lld: no unmasked targets%s",
+                      (long long)r->step, on_its_way ? "" : ", no update");
+    ndrt_keep_behind(r);
+    if (!empty && !on_its_way)
+        s = update(r, &line);
     if (s == NDRT_OK)
         ndrt_log_step(r, &line);
     r->state->last = line;

@@ -217,6 +217,13 @@ bool sched_check_rooms(const sched *s, const size_t (*bytes)[SCHED_NSPANS],
 bool sched_check_slots(const sched *s, int stage, sched_span span, int n,
                        sched_error *err);
 
+/* By microbatch, how many updates (U) of the stage stand before its F: the
+ * version of the weights that F and all of its backward run on. Returns how
+ * many versions the stage holds at once; without U that is 1. */
+int sched_versions(const sched *s, int stage, int *of);
+/* Are n enough? Names the action whose version is gone. */
+bool sched_check_versions(const sched *s, int stage, int n, sched_error *err);
+
 /* ---- time ---------------------------------------------------------------- */
 
 typedef struct sched_rank_time {

@@ -20,8 +20,8 @@ sizes() {
     esac
 }
 
-# The example, or program of regress/, on made-up data and under the optimizer
-# of the second word.
+# The example, or program of regress/, on made-up data and as further words say:
+# under another optimizer, without a clip.
 program() {
     example=$1
     if [ -f "$NDC_SOURCE/examples/$1.nd" ]; then
@@ -31,8 +31,10 @@ program() {
         sed '/^plan/,$d' "$NDC_SOURCE/tests/regress/$1.nd" > p.nd
         echo 'train { data = synthetic }' >> p.nd
     fi
-    [ "${2:-}" != muon ] || sed -i \
+    case " $* " in *" muon "*) sed -i \
         's/^  optimizer .*/  optimizer = muon(lr = 0.02, adamw = ["w?e"])/' p.nd
+    esac
+    case " $* " in *" unclipped "*) sed -i '/^  clip /d' p.nd ;; esac
 }
 
 # "rank kind over calls bytes" of every rank, sorted; "?" for bytes that depend

@@ -170,7 +170,6 @@ class Case:
     def write(self, work):
         self.stem = os.path.join(work, "s%d" % self.seed)
         open(self.stem + ".nd", "w").write(self.model)
-        open(self.stem + ".one", "w").write(self.one)
         how = self.recompute
         if how == "auto":
             open(self.stem + ".pipe", "w").write(self.plan + "}\n")
@@ -181,6 +180,12 @@ class Case:
             how = "auto(%d)" % (most * self.r.choice([60, 75, 85, 90, 95, 100]) // 100)
         self.plan += "  recompute %s\n}\n" % how
         open(self.stem + ".pipe", "w").write(self.plan)
+        if self.recompute == "auto":
+            r = run([ARGS.ndc, self.stem + ".nd", "--plan", self.stem + ".pipe", "--emit=plan"])
+            if r.returncode == 1:
+                return r
+            how = r.stdout.split("per rank: ", 1)[1].split("\n")[0]
+        open(self.stem + ".one", "w").write(self.one.replace("}", "  recompute %s\n}" % how))
         return None
 
 

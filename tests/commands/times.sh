@@ -43,11 +43,11 @@ expect 0 '30.2 ms' schedule 1f1b --ranks 2 --microbatches 3 --times times.csv
 expect 0 '28.' schedule auto --ranks 2 --microbatches 3 --times times.csv
 "$ndc" schedule 1f1b --ranks 2 --microbatches 3 --emit=csv -o made.csv
 expect 0 '30.2 ms' schedule made.csv --times times.csv
-expect 1 'it is of 2 stages; the schedule has 3' schedule 1f1b --ranks 3 \
+expect 1 'times.csv has the times of 2 stages; the schedule has 3' schedule 1f1b --ranks 3 \
     --microbatches 3 --times times.csv
-expect 1 'both say how long' schedule 1f1b --ranks 2 --microbatches 3 \
+expect 1 '--costs or --times FILE, not both' schedule 1f1b --ranks 2 --microbatches 3 \
     --times times.csv --costs 1,1,1
-expect 1 '--times none.csv: No such file' schedule 1f1b --ranks 2 \
+expect 1 'cannot read `none.csv`: No such file' schedule 1f1b --ranks 2 \
     --microbatches 3 --times none.csv
 sed 's/0.003/0.003s/' times.csv >bad.csv
 expect 1 'row 3, column 2 (F): `0.003s` is not a number' schedule 1f1b \
@@ -63,7 +63,7 @@ plan {
 ND
 gpt=$source/examples/gpt.nd
 small="--set batch=6 --set d=66 --set seq=16 --set vocab=61"
-expect 0 '30.' "$gpt" --plan two.nd $small --emit=schedule --times times.csv
+expect 0 '30.' "$gpt" --plan two.nd $small --emit=schedule.svg --times times.csv
 expect 1 '--times bad.csv: row 3, column 2' "$gpt" --plan two.nd $small \
     --emit=schedule --times bad.csv
 expect 1 '--times none.csv: No such file' "$gpt" --plan two.nd $small \

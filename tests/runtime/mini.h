@@ -200,7 +200,8 @@ static inline void mini_stage(mini *m, int s)
         .inputs = m->inputs[s],
         .loss = s == m->p.nstages - 1 ? AT_LOSS * f : NDRT_NONE};
     m->stages[s] = (ndrt_stage){
-        .device = s, .weights = m->weights[s], .grads = m->grads[s],
+        .device = s, .slot_bytes = {4 * MINI_D},
+        .weights = m->weights[s], .grads = m->grads[s],
         .run = {[NDRT_F] = mini_forward, [NDRT_B] = mini_backward,
                 [NDRT_SEND_F] = mini_send_f, [NDRT_RECV_F] = mini_recv_f,
                 [NDRT_SEND_B] = mini_send_b, [NDRT_RECV_B] = mini_recv_b}};

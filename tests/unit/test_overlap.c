@@ -67,7 +67,7 @@ static void layers_are_gathered_ahead(void **state)
         const nd_flight *x = body->flights.v[i];
         const nd_value *v = x->k->nodes.v[0].op->out[0];
         ahead += x->ahead != NULL;
-        assert_int_equal(place_of(c, v)->bytes, 2 * nd_bytes_max(c, v));
+        assert_int_equal(place_of(c, v)->bytes, 2 * nd_bytes_on(c, v, -1));
     }
     assert_int_equal(ahead, 4);      /* all but up.w, whose rows are uneven: a
                                         copy is made of it first */
