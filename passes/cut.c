@@ -31,9 +31,12 @@ static void count_flights(const pipe *pp, int *flight)
     sched_error err;
     sched *x = p->schedule < SCHED_NKINDS && pp->p > 1 ? sched_make(&ask, &err)
                                                        : NULL;
+    const sched *file = pp->m->program->sched;
     for (int s = 0; s < pp->p; s++) {
         int ahead = pp->p - s;
-        flight[s] = x ? sched_slots(x, s, SCHED_UNTIL_W)
+        flight[s] = file && file->stages == pp->p
+                        ? sched_slots(file, s, SCHED_UNTIL_W)
+                    : x ? sched_slots(x, s, SCHED_UNTIL_W)
                     : ahead < p->microbatches ? ahead : p->microbatches;
     }
     if (x)

@@ -43,12 +43,17 @@ static sched *read_schedule(nd_module *m, sched_error *e)
     char part[4096];
     FILE *f = fopen(path, "r");
     if (!f) {
-        sched_fail(e, -1, 0, "cannot read `%s`: %s", path, strerror(errno));
+        sched_fail(e, -1, 0, "cannot read it: %s", strerror(errno));
         return NULL;
     }
     for (size_t n; text.n < MOST && (n = fread(part, 1, sizeof part, f)) > 0;)
         nd_putn(&text, part, n);
+    int failed = ferror(f) ? errno : 0;
     fclose(f);
+    if (failed) {
+        sched_fail(e, -1, 0, "cannot read it: %s", strerror(failed));
+        return NULL;
+    }
     return sched_read(text.n ? text.s : "", text.n, m->plan.schedule_file, e);
 }
 
@@ -68,13 +73,17 @@ sched *nd_schedule_new(nd_module *m, int devices)
     }
     /* Without a pipeline, holding more than one microbatch gains nothing. */
     if (devices == 1 && (!m->program || m->program->nstages == 1) &&
-        !nd_is_stashed(m))
+        !nd_is_stashed(m)) {
         ask.kind = SCHED_KIND_1F1B;
-    sched *s = ask.kind == SCHED_KIND_FILE ? read_schedule(m, &e)
-               : x && x->sched             ? sched_copy(x->sched)
-                                           : sched_make(&ask, &e);
+        ask.v = 1;
+    }
+    bool file = ask.kind == SCHED_KIND_FILE;
+    sched *s = file              ? read_schedule(m, &e)
+               : x && x->sched   ? sched_copy(x->sched)
+                                 : sched_make(&ask, &e);
     if (!s)
-        tell(m, NULL, &e);
+        nd_schedule_error(m->ctx, m->plan.schedule_loc,
+                          file ? m->plan.schedule_file : "schedule", NULL, &e);
     else
         nd_ctx_keep(m->ctx, (void (*)(void *))sched_free, s);
     return s;
