@@ -256,17 +256,19 @@ static void piece_sizes(const ndrt_program *p, int extent, int64_t *most,
 }
 
 /* A size that all microbatches have is a constant of the program; of others,
- * there is room for the largest. */
+ * there is room for the largest. A program of one microbatch cuts nothing. */
 static ndrt_status check_micro(const maker *m)
 {
     const ndrt_program *p = m->p, *other = &m->c->program;
     int64_t most, least, now, ignored;
+    bool cut = false;
 
     if (other->nmicro == p->nmicro)
         return NDRT_OK;
     for (int e = 0; e < p->nextents; e++) {
         if (!ndrt_follows_micro(&p->extents[e]))
             continue;
+        cut = true;
         piece_sizes(p, e, &most, &least);
         piece_sizes(other, e, &now, &ignored);
         if (most == least && (now != most || now != ignored))
@@ -280,7 +282,10 @@ static ndrt_status check_micro(const maker *m)
                           "%lld", other->nmicro, (long long)now,
                           p->extents[e].name, p->nmicro, (long long)most);
     }
-    return NDRT_OK;
+    return cut ? NDRT_OK
+               : refuse(m, NDRT_EUSAGE, "%d microbatches: the program was "
+                        "compiled for %d, and nothing in it is cut in more",
+                        other->nmicro, p->nmicro);
 }
 
 /* Messages as the stages need them, or those of the file, proved. */
