@@ -6,8 +6,8 @@
  * Generated code adds its loss to that of the microbatches before it. To know
  * the summand, forward begins from 0 and the sum is put together here: the same
  * additions, so the same bits with the option and without. Where forward runs
- * again to make what backward reads, the loss has been added already. Evaluation
- * leaves no notes.
+ * again to make what backward reads, the loss has been added already.
+ * Evaluation leaves no notes.
  */
 #include "ndrt_internal.h"
 
