@@ -222,6 +222,7 @@ nd_program *nd_program_new(nd_module *m, int devices)
     nd_program *p = ND_NEW(a, nd_program);
     sched_kind kind = m->plan.schedule;
     sched_where where = kind < SCHED_NKINDS ? sched_kinds[kind].where
+                        : m->plan.searched  ? m->plan.searched->where
                                             : SCHED_LOOP;
     p->ndevices = devices;
     p->nstages = stage_count(&m->plan, devices);
@@ -238,6 +239,9 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
 {
     pipe pp = {.m = m, .a = m->ctx->arena};
     pp.devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
+    if (m->plan.schedule == SCHED_KIND_AUTO && !m->plan.searched &&
+        pp.devices > 1 && !nd_choose_schedule(m, o))
+        return false;
     pp.p = stage_count(&m->plan, pp.devices);
     if (!check_plan(&pp) || !find_repeats(&pp) || !check_holders(&pp))
         return false;

@@ -58,13 +58,20 @@ sched *nd_schedule_new(nd_module *m, int devices)
     sched_ask ask = {.kind = m->plan.schedule, .ranks = devices,
                      .v = m->plan.per_device, .micro = m->plan.microbatches,
                      .sync = m->train.clip > 0};
+    const nd_searched *x = m->plan.searched;
     if (m->program)
         ask.costs = &m->program->costs;
+    if (x) {                         /* a trial wants no more than any */
+        ask.where = x->where;
+        ask.whole = x->whole;
+        ask.quick = true;
+    }
     /* Without a pipeline, holding more than one microbatch gains nothing. */
     if (devices == 1 && (!m->program || m->program->nstages == 1) &&
         !nd_is_stashed(m))
         ask.kind = SCHED_KIND_1F1B;
     sched *s = ask.kind == SCHED_KIND_FILE ? read_schedule(m, &e)
+               : x && x->sched             ? sched_copy(x->sched)
                                            : sched_make(&ask, &e);
     if (!s)
         tell(m, NULL, &e);
@@ -177,6 +184,14 @@ void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
     free(t.rank);
 }
 
+/* The order of messages is that of the slots, whatever the model's times: a
+ * stage then keeps as many microbatches as its schedule promises. */
+bool nd_schedule_lower(const nd_module *m, sched *s, sched_error *e)
+{
+    sched_costs slots = slots_of(m);
+    return s->lowered || sched_lower(s, &slots, e);
+}
+
 /* ---- the pass ------------------------------------------------------------ */
 
 bool pass_schedule(nd_module *m, const nd_options *o)
@@ -193,14 +208,11 @@ bool pass_schedule(nd_module *m, const nd_options *o)
         return false;
     if (p->nstages == 1)
         snprintf(p->sched->name, sizeof p->sched->name, "no pipeline");
-    /* A file may have its messages. Their order is that of the slots, whatever
-     * the model's times: a stage then keeps as many microbatches as its
-     * schedule promises. */
-    sched_costs slots = slots_of(m);
-    if (!p->sched->lowered && !sched_lower(p->sched, &slots, &e))
+    if (!nd_schedule_lower(m, p->sched, &e))
         return tell(m, p->sched, &e);
     if (!nd_schedule_check(m))
         return false;
+    sched_costs slots = slots_of(m);
     if (!sched_time(p->sched, &slots, &t, &e))
         return tell(m, p->sched, &e);
     free(t.rank);
