@@ -502,6 +502,7 @@ typedef struct nd_program {
     int nmicro;
     sched *sched;                    /* a row per device */
     sched_costs costs;               /* of the stages */
+    bool measured;                   /* ... in a run, not by the cost model */
 } nd_program;
 
 /* ---- module -------------------------------------------------------------- */

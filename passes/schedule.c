@@ -172,7 +172,8 @@ double nd_schedule_bubble(const nd_module *m)
 
 void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
 {
-    bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON;
+    bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON ||
+                    (form == ND_SCHEDULE_DRAWN && m->program->measured);
     sched_costs slots = slots_of(m);
     const sched_costs *costs = to_scale ? &m->program->costs : &slots;
     sched *s = m->program->sched;
@@ -181,7 +182,7 @@ void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
     if (!times_of(m, costs, &t))
         return;
     if (form == ND_SCHEDULE_DRAWN)
-        sched_draw(s, &t, 0, &text);
+        sched_draw(s, &t, to_scale, &text);
     else if (form == ND_SCHEDULE_SVG)
         sched_svg(s, &t, costs, 1, &text);
     else if (form == ND_SCHEDULE_JSON)

@@ -43,6 +43,7 @@ bool nd_stage_times(nd_module *m, const char *path)
         return wrong(m, path, e.text);
     bool same = t.stages == p->nstages;
     if (same) {
+        p->measured = true;
         p->costs.f = kept(m, t.costs.f);
         p->costs.i = kept(m, t.costs.i);
         p->costs.w = kept(m, t.costs.w);
