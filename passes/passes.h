@@ -524,6 +524,8 @@ void nd_memplan_new(nd_code *c);
  * again. */
 size_t nd_slots_bytes(const nd_module *m, const nd_stage_mem *stage, int device,
                       const bool *again);
+/* Proves that they hold what the microbatches keep. Reports what is wrong. */
+bool nd_rooms_check(const nd_code *c);
 /* Arrays of optimizer state that a parameter has. */
 int nd_states_of(const nd_train *t, bool frozen, bool muon);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);
