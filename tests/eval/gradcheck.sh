@@ -20,6 +20,9 @@ for f in loops nested repeats iterations models; do
 done
 for f in "$NDC_SOURCE"/tests/passes/*/*.nd "$NDC_SOURCE"/tests/eval/*.nd \
     "$NDC_SOURCE"/tests/regress/*.nd; do
+    case $f in
+    */passes/split/frozen.nd) continue ;; # differences see behind its stop
+    esac
     grep -q 'ERROR' "$f" || check "$f"
 done
 echo "$((count - failed)) passed, $failed failed"
