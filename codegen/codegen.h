@@ -26,6 +26,10 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
 extern const char *const cg_remat_names[];    /* by nd_remat, but auto */
 const char *cg_commas(nd_arena *a, int64_t n);             /* "12,345" */
 const char *cg_seconds(nd_arena *a, double t);             /* "48.4 us" */
+/* The plan's schedule; and what `auto` has found, by its name if it has one. */
+const char *cg_schedule_name(const nd_module *m);
+/* What else there was, if the plan's is auto. */
+void cg_put_searched(const nd_module *m, const char *before, nd_buf *b);
 const char *cg_mesh_text(const nd_module *m, uint32_t mesh);   /* "dp,tp" */
 
 /* ---- emit_names.c ------------------------------------------------------- */

@@ -82,7 +82,7 @@ static void put_stages(cg *g, nd_buf *b)
     for (int i = 0; i < g->m->plan.piped.n; i++)
         nd_putf(b, "%s%s", i ? ", " : "", g->m->plan.piped.v[i]->name);
     nd_putf(b, " -> %s, %s, stages", g->m->mesh.name[g->m->mesh.pipe],
-            nd_schedule_name(g->a, &g->m->plan));
+            cg_schedule_name(g->m));
     for (int s = 0; s < p->nstages; s++) {
         int n = 0;
         for (int i = 0; i < g->m->plan.piped.n; i++)
@@ -90,6 +90,7 @@ static void put_stages(cg *g, nd_buf *b)
         nd_putf(b, "%s %d", s ? "," : "", n);
     }
     nd_put(b, "\n");
+    cg_put_searched(g->m, " *   ", b);
 }
 
 static void put_parameters(cg *g, nd_buf *b)

@@ -118,7 +118,7 @@ static void report_plan(report *r)
     if (p->nstages > 1)
         nd_putf(r->b, "  pipeline      %d stages over %s, %s, bubble %.1f%%\n",
                 p->nstages, m->name[m->pipe],
-                nd_schedule_name(r->a, &r->m->plan),
+                cg_schedule_name(r->m),
                 100 * nd_schedule_bubble(r->m));
     int64_t n = 0;
     for (int i = 0; i < r->m->params.n; i++)
@@ -424,6 +424,9 @@ void cg_report_plan(nd_module *m, nd_buf *out)
     report_plan(&r);
     report_fullest(&r);
     report_slowest(&r);
+    if (m->plan.searched)
+        nd_put(out, "\n");
+    cg_put_searched(m, "", out);
     report_remat(&r);
     report_context(&r);
     for (int d = 0; d < m->program->ndevices; d++)

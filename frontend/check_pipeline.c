@@ -64,7 +64,8 @@ static void schedule(ck *c, ast_expr *e)
     p->schedule = (sched_kind)k;
     if (k == SCHED_KIND_FILE)
         schedule_file(c, e);
-    else if (k < SCHED_NKINDS && !sched_kinds[k].v)
+    else if (k == SCHED_KIND_AUTO ? e->kind == E_CALL
+                                  : !sched_kinds[k].v)
         p->per_device = per_device(c, e, names[k]);
     else
         ck_cfg_word(c, e);
@@ -79,7 +80,7 @@ static int64_t count_stages(const ck *c)
     int64_t ranks = c->m->mesh.size[c->m->mesh.pipe];
     if (ranks == 1)                  /* nothing to be cut for */
         return 1;
-    if (p->schedule >= SCHED_NKINDS)
+    if (p->schedule >= SCHED_NKINDS && !p->per_device)
         return 0;
     return ranks * sched_per_rank(p->schedule, p->per_device);
 }

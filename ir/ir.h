@@ -406,6 +406,27 @@ typedef struct nd_chosen {           /* for the report: one attention */
     const char *path, *text;
 } nd_chosen;
 
+/* What `schedule = auto` has found: where stages are, the order of their
+ * actions, and what else there was. */
+typedef struct nd_candidate {
+    const char *name;
+    double seconds, bytes;           /* of a step; of the fullest device */
+    bool fits, chosen;
+} nd_candidate;
+
+typedef struct nd_searched {
+    int v;                           /* stages of a device */
+    sched_where where;
+    bool whole;                      /* backward is not in two halves */
+    bool tight;                      /* stages are cut for memory, too, and not
+                                        for time alone */
+    sched *sched;                    /* NULL: not known yet */
+    double limit;                    /* bytes of a device; 0: none */
+    bool measured;                   /* times are those of a file */
+    int n;
+    nd_candidate *row;               /* the fastest first */
+} nd_searched;
+
 typedef struct nd_plan {
     ND_VEC(nd_rule) rules;           /* in priority order */
     ND_VEC(nd_context) context;      /* one per mesh axis at most */
@@ -414,6 +435,7 @@ typedef struct nd_plan {
     sched_kind schedule;
     int per_device;                  /* stages; 0: as the schedule says */
     const char *schedule_file;       /* SCHED_KIND_FILE */
+    const nd_searched *searched;     /* SCHED_KIND_AUTO; NULL: not yet */
     int microbatches;                /* >= 1 */
     int nstages_given;               /* 0: auto */
     int *stages_given;               /* iterations per stage, of all repeats
@@ -480,6 +502,7 @@ typedef struct nd_program {
     int nmicro;
     sched *sched;                    /* a row per device */
     sched_costs costs;               /* of the stages */
+    bool measured;                   /* ... in a run, not by the cost model */
 } nd_program;
 
 /* ---- module -------------------------------------------------------------- */

@@ -31,9 +31,12 @@ static void count_flights(const pipe *pp, int *flight)
     sched_error err;
     sched *x = p->schedule < SCHED_NKINDS && pp->p > 1 ? sched_make(&ask, &err)
                                                        : NULL;
+    const sched *file = pp->m->program->sched;
     for (int s = 0; s < pp->p; s++) {
         int ahead = pp->p - s;
-        flight[s] = x ? sched_slots(x, s, SCHED_UNTIL_W)
+        flight[s] = file && file->stages == pp->p
+                        ? sched_slots(file, s, SCHED_UNTIL_W)
+                    : x ? sched_slots(x, s, SCHED_UNTIL_W)
                     : ahead < p->microbatches ? ahead : p->microbatches;
     }
     if (x)
@@ -65,6 +68,15 @@ static void set_windows(const pipe *pp, asking *x)
     x->q.most = x->most;
 }
 
+/* Of a device. `auto` tries stages that are as equal as can be, too, for it can
+ * have fewer microbatches in flight instead. */
+static double room_of(const nd_plan *p)
+{
+    bool tight = p->schedule != SCHED_KIND_AUTO ||
+                 (p->searched && p->searched->tight);
+    return tight ? p->memory : 0;
+}
+
 static asking ask(const pipe *pp)
 {
     asking x = {.seconds = ND_NEWN(pp->a, double, pp->n),
@@ -77,7 +89,7 @@ static asking ask(const pipe *pp)
                      .nshares = pp->shares.n, .share = pp->shares.v,
                      .stages = pp->p, .devices = pp->devices,
                      .device = x.device, .flight = x.flight,
-                     .room = pp->m->plan.memory};
+                     .room = room_of(&pp->m->plan)};
     for (int u = 0; u < pp->n; u++)
         x.seconds[u] = pp->unit[u].seconds;
     for (int s = 0; s < pp->p; s++)
@@ -109,6 +121,18 @@ static bool choose(const pipe *pp, asking *x, part_result *r)
     *r = better ? inner : outer;
     free(better ? outer.stage : inner.stage);
     return any || some;
+}
+
+/* What is searched for later may have fewer microbatches in flight, at least
+ * one. */
+static bool has_fewer(const pipe *pp, asking *x)
+{
+    bool any = false;
+    for (int s = 0; s < pp->p; s++) {
+        any |= x->flight[s] > 1;
+        x->flight[s] = (x->flight[s] + 1) / 2;
+    }
+    return any && pp->m->plan.schedule == SCHED_KIND_AUTO;
 }
 
 /* ---- what cannot be ------------------------------------------------------ */
@@ -190,6 +214,10 @@ bool pipe_cut(pipe *pp)
     part_result r = {0};
     asking x = ask(pp);
     bool ok = choose(pp, &x, &r);
+    while (ok && !r.fits && has_fewer(pp, &x)) {
+        free(r.stage);
+        ok = choose(pp, &x, &r);
+    }
     if (!ok)
         refuse(pp);
     else if (!r.fits)

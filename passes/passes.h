@@ -24,6 +24,9 @@ bool nd_run_passes(nd_module *m, const nd_options *o);
 bool nd_run_until(nd_module *m, const nd_options *o, const char *last);
 /* From the pass `first` on, which is one of the table. */
 bool nd_run_from(nd_module *m, const nd_options *o, const char *first);
+/* The same without a word, for trials: what is wrong is told by the run that
+ * counts. */
+bool nd_run_quietly(nd_module *m, const nd_options *o, const char *first);
 void nd_list_passes(FILE *out);
 
 /* ---- the passes --------------------------------------------------------- */
@@ -81,6 +84,12 @@ void nd_mincut_solve(nd_mincut *c, bool *kept);
 /* Empty stages, placed as the plan's schedule wants them. */
 nd_program *nd_program_new(nd_module *m, int devices);
 
+/* ---- schedule_auto.c ----------------------------------------------------- */
+
+/* Fills plan.searched, if the program can be cut at all. False after reporting
+ * that nothing fits into the memory. */
+bool nd_choose_schedule(nd_module *m, const nd_options *o);
+
 /* ---- stage_costs.c ------------------------------------------------------- */
 
 /* Fills program->costs: seconds by nd_default_cluster. `i` is all of backward
@@ -103,6 +112,8 @@ bool nd_stages_check(nd_module *m);
 /* The plan's schedule, made or read: computations alone, or from a file as they
  * are there. It belongs to the context. NULL after an error. */
 sched *nd_schedule_new(nd_module *m, int devices);
+/* Gives a schedule its messages, unless it has them. */
+bool nd_schedule_lower(const nd_module *m, sched *s, sched_error *e);
 /* Proves that every microbatch is computed once on every stage, in order, and
  * that no devices wait for each other in a circle. */
 bool nd_schedule_check(nd_module *m);

@@ -249,6 +249,7 @@ nd_program *nd_program_new(nd_module *m, int devices)
     nd_program *p = ND_NEW(a, nd_program);
     sched_kind kind = m->plan.schedule;
     sched_where where = kind < SCHED_NKINDS ? sched_kinds[kind].where
+                        : m->plan.searched  ? m->plan.searched->where
                                             : SCHED_LOOP;
     p->ndevices = devices;
     p->nstages = stage_count(&m->plan, devices);
@@ -261,10 +262,35 @@ nd_program *nd_program_new(nd_module *m, int devices)
     return p;
 }
 
+/* A file says how many stages a device has, unless the plan does; and which. If
+ * it does not go with the plan at all, pass schedule tells. */
+static sched *read_file(nd_module *m, int devices)
+{
+    sched *s = nd_schedule_new(m, devices);
+    if (s && !m->plan.per_device && s->stages > devices)
+        m->plan.per_device = s->stages / devices;
+    return s;
+}
+
+static void place_as(nd_program *p, sched *s)
+{
+    p->sched = s;
+    for (int i = 0; i < p->nstages && s->stages == p->nstages &&
+                    s->ranks == p->ndevices; i++)
+        p->stage[i].device = s->rank_of[i];
+}
+
 bool pass_pipeline(nd_module *m, const nd_options *o)
 {
     pipe pp = {.m = m, .a = m->ctx->arena};
     pp.devices = m->mesh.pipe >= 0 ? m->mesh.size[m->mesh.pipe] : 1;
+    sched *given = NULL;
+    if (m->plan.schedule == SCHED_KIND_AUTO && !m->plan.searched &&
+        pp.devices > 1 && !nd_choose_schedule(m, o))
+        return false;
+    if (m->plan.schedule == SCHED_KIND_FILE && pp.devices > 1 &&
+        !(given = read_file(m, pp.devices)))
+        return false;
     pp.p = stage_count(&m->plan, pp.devices);
     if (!check_plan(&pp) || !find_repeats(&pp) || !check_stages(&pp) ||
         !check_holders(&pp))
@@ -274,12 +300,11 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
     pipe_chain(&pp);
     pipe_weigh(&pp);
     m->program = nd_program_new(m, pp.devices);
+    if (given)
+        place_as(m->program, given);
     if (!pipe_cut(&pp))
         return false;
     pipe_use_at_hand(&pp);
-    if (m->plan.schedule == SCHED_KIND_FILE && pp.p > 1 &&
-        !(m->program->sched = nd_schedule_new(m, pp.devices)))
-        return false;
     if (nd_wants_split(m) && !nd_split_backward(&pp))
         return false;
     pipe_fill(&pp);

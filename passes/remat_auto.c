@@ -43,34 +43,12 @@ typedef struct choice {
 
 /* ---- one level ----------------------------------------------------------- */
 
-static void ignore(void *user, nd_severity sev, const char *text)
-{
-    (void)user;
-    (void)sev;
-    (void)text;
-}
-
-/* What is wrong with the program itself is told when it is compiled. */
-static bool run_quietly(nd_module *m, const nd_options *o)
-{
-    nd_ctx *x = m->ctx, was = *x;
-    nd_options plain = {.verify_each = o && o->verify_each};
-    x->sink = ignore;
-    bool ok = nd_run_from(m, &plain, "recompute");
-    x->sink = was.sink;
-    x->nerrors = was.nerrors;
-    x->nwarnings = was.nwarnings;
-    x->muted = was.muted;
-    x->note_file = was.note_file;
-    return ok;
-}
-
 static void try_level(choice *c, nd_remat level, const nd_options *o)
 {
     trial *t = &c->level[level];
     nd_module *m = nd_module_copy(c->m);
     m->plan.recompute = level;
-    if (!run_quietly(m, o))
+    if (!nd_run_quietly(m, o, "recompute"))
         return;
     nd_code *code = nd_code_new(m);
     const nd_program *p = t->program = m->program;
@@ -202,6 +180,8 @@ static void take(choice *c, nd_remat level)
     nd_plan *p = &c->m->plan;
     const trial *t = &c->level[level], *none = &c->level[REMAT_NONE];
     p->recompute = level;
+    p->searched = t->module->plan.searched;
+    p->per_device = t->module->plan.per_device;
     p->again = t->again;
     p->nagain = t->program->nstages;
     p->unspared = none->ran ? none->bytes : NULL;

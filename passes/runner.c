@@ -101,6 +101,28 @@ bool nd_run_from(nd_module *m, const nd_options *o, const char *first)
     return true;
 }
 
+static void ignore(void *user, nd_severity sev, const char *text)
+{
+    (void)user;
+    (void)sev;
+    (void)text;
+}
+
+bool nd_run_quietly(nd_module *m, const nd_options *o, const char *first)
+{
+    nd_ctx *x = m->ctx, was = *x;
+    nd_options plain = {.verify_each = o && o->verify_each,
+                        .times = o ? o->times : NULL};
+    x->sink = ignore;
+    bool ok = nd_run_from(m, &plain, first);
+    x->sink = was.sink;
+    x->nerrors = was.nerrors;
+    x->nwarnings = was.nwarnings;
+    x->muted = was.muted;
+    x->note_file = was.note_file;
+    return ok;
+}
+
 bool nd_run_passes(nd_module *m, const nd_options *o)
 {
     return nd_run_until(m, o, NULL);

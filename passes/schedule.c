@@ -43,12 +43,17 @@ static sched *read_schedule(nd_module *m, sched_error *e)
     char part[4096];
     FILE *f = fopen(path, "r");
     if (!f) {
-        sched_fail(e, -1, 0, "cannot read `%s`: %s", path, strerror(errno));
+        sched_fail(e, -1, 0, "cannot read it: %s", strerror(errno));
         return NULL;
     }
     for (size_t n; text.n < MOST && (n = fread(part, 1, sizeof part, f)) > 0;)
         nd_putn(&text, part, n);
+    int failed = ferror(f) ? errno : 0;
     fclose(f);
+    if (failed) {
+        sched_fail(e, -1, 0, "cannot read it: %s", strerror(failed));
+        return NULL;
+    }
     return sched_read(text.n ? text.s : "", text.n, m->plan.schedule_file, e);
 }
 
@@ -58,16 +63,27 @@ sched *nd_schedule_new(nd_module *m, int devices)
     sched_ask ask = {.kind = m->plan.schedule, .ranks = devices,
                      .v = m->plan.per_device, .micro = m->plan.microbatches,
                      .sync = m->train.clip > 0};
+    const nd_searched *x = m->plan.searched;
     if (m->program)
         ask.costs = &m->program->costs;
+    if (x) {                         /* a trial wants no more than any */
+        ask.where = x->where;
+        ask.whole = x->whole;
+        ask.quick = true;
+    }
     /* Without a pipeline, holding more than one microbatch gains nothing. */
     if (devices == 1 && (!m->program || m->program->nstages == 1) &&
-        !nd_is_stashed(m))
+        !nd_is_stashed(m)) {
         ask.kind = SCHED_KIND_1F1B;
-    sched *s = ask.kind == SCHED_KIND_FILE ? read_schedule(m, &e)
-                                           : sched_make(&ask, &e);
+        ask.v = 1;
+    }
+    bool file = ask.kind == SCHED_KIND_FILE;
+    sched *s = file              ? read_schedule(m, &e)
+               : x && x->sched   ? sched_copy(x->sched)
+                                 : sched_make(&ask, &e);
     if (!s)
-        tell(m, NULL, &e);
+        nd_schedule_error(m->ctx, m->plan.schedule_loc,
+                          file ? m->plan.schedule_file : "schedule", NULL, &e);
     else
         nd_ctx_keep(m->ctx, (void (*)(void *))sched_free, s);
     return s;
@@ -156,7 +172,8 @@ double nd_schedule_bubble(const nd_module *m)
 
 void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
 {
-    bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON;
+    bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON ||
+                    (form == ND_SCHEDULE_DRAWN && m->program->measured);
     sched_costs slots = slots_of(m);
     const sched_costs *costs = to_scale ? &m->program->costs : &slots;
     sched *s = m->program->sched;
@@ -165,7 +182,7 @@ void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
     if (!times_of(m, costs, &t))
         return;
     if (form == ND_SCHEDULE_DRAWN)
-        sched_draw(s, &t, 0, &text);
+        sched_draw(s, &t, to_scale, &text);
     else if (form == ND_SCHEDULE_SVG)
         sched_svg(s, &t, costs, 1, &text);
     else if (form == ND_SCHEDULE_JSON)
@@ -175,6 +192,14 @@ void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
     nd_put(b, text.s);
     free(text.s);
     free(t.rank);
+}
+
+/* The order of messages is that of the slots, whatever the model's times: a
+ * stage then keeps as many microbatches as its schedule promises. */
+bool nd_schedule_lower(const nd_module *m, sched *s, sched_error *e)
+{
+    sched_costs slots = slots_of(m);
+    return s->lowered || sched_lower(s, &slots, e);
 }
 
 /* ---- the pass ------------------------------------------------------------ */
@@ -193,14 +218,11 @@ bool pass_schedule(nd_module *m, const nd_options *o)
         return false;
     if (p->nstages == 1)
         snprintf(p->sched->name, sizeof p->sched->name, "no pipeline");
-    /* A file may have its messages. Their order is that of the slots, whatever
-     * the model's times: a stage then keeps as many microbatches as its
-     * schedule promises. */
-    sched_costs slots = slots_of(m);
-    if (!p->sched->lowered && !sched_lower(p->sched, &slots, &e))
+    if (!nd_schedule_lower(m, p->sched, &e))
         return tell(m, p->sched, &e);
     if (!nd_schedule_check(m))
         return false;
+    sched_costs slots = slots_of(m);
     if (!sched_time(p->sched, &slots, &t, &e))
         return tell(m, p->sched, &e);
     free(t.rank);

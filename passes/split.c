@@ -305,8 +305,9 @@ static bool has_halves(const sched *x)
 bool nd_wants_split(const nd_module *m)
 {
     sched_kind k = m->plan.schedule;
+    const nd_searched *x = m->plan.searched;
     return m->program->nstages > 1 &&
-           (k == SCHED_KIND_AUTO || sched_has(k, 'w') ||
+           ((x ? !x->whole : k == SCHED_KIND_AUTO) || sched_has(k, 'w') ||
             has_halves(m->program->sched));
 }
 

@@ -43,6 +43,7 @@ bool nd_stage_times(nd_module *m, const char *path)
         return wrong(m, path, e.text);
     bool same = t.stages == p->nstages;
     if (same) {
+        p->measured = true;
         p->costs.f = kept(m, t.costs.f);
         p->costs.i = kept(m, t.costs.i);
         p->costs.w = kept(m, t.costs.w);
@@ -50,6 +51,11 @@ bool nd_stage_times(nd_module *m, const char *path)
         p->costs.back = kept(m, t.costs.back);
     }
     free(t.v);
+    if (!same && m->plan.schedule == SCHED_KIND_AUTO && !m->plan.searched)
+        return wrong(m, path, nd_fmt(m->ctx->arena, "it is of %d stages; auto "
+                                     "tries 1, 2 and 4 on each of %d devices, "
+                                     "as far as there are layers, and auto(V) "
+                                     "V", t.stages, p->ndevices));
     return same || wrong(m, path, nd_fmt(m->ctx->arena, "it is of %d stages; "
                                          "the program has %d", t.stages,
                                          p->nstages));

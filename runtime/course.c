@@ -256,17 +256,19 @@ static void piece_sizes(const ndrt_program *p, int extent, int64_t *most,
 }
 
 /* A size that all microbatches have is a constant of the program; of others,
- * there is room for the largest. */
+ * there is room for the largest. A program of one microbatch cuts nothing. */
 static ndrt_status check_micro(const maker *m)
 {
     const ndrt_program *p = m->p, *other = &m->c->program;
     int64_t most, least, now, ignored;
+    bool cut = false;
 
     if (other->nmicro == p->nmicro)
         return NDRT_OK;
     for (int e = 0; e < p->nextents; e++) {
         if (!ndrt_follows_micro(&p->extents[e]))
             continue;
+        cut = true;
         piece_sizes(p, e, &most, &least);
         piece_sizes(other, e, &now, &ignored);
         if (most == least && (now != most || now != ignored))
@@ -280,7 +282,10 @@ static ndrt_status check_micro(const maker *m)
                           "%lld", other->nmicro, (long long)now,
                           p->extents[e].name, p->nmicro, (long long)most);
     }
-    return NDRT_OK;
+    return cut ? NDRT_OK
+               : refuse(m, NDRT_EUSAGE, "%d microbatches: the program was "
+                        "compiled for %d, and nothing in it is cut in more",
+                        other->nmicro, p->nmicro);
 }
 
 /* Messages as the stages need them, or those of the file, proved. */
@@ -312,17 +317,24 @@ static ndrt_status make_other(maker *m)
 
 /* ---- all of it --------------------------------------------------------- */
 
-static bool set_rooms(ndrt_course *c)
+/* Nobody overwrites what is still needed: proved. */
+static ndrt_status set_rooms(const maker *m)
 {
+    ndrt_course *c = m->c;
     size_t n = (size_t)c->sched->stages;
-    size_t (*bytes)[SCHED_NSPANS] = calloc(n, sizeof *bytes);
+    size_t (*of)[SCHED_NSPANS] = calloc(n, sizeof *of);
+    const size_t (*bytes)[SCHED_NSPANS] = (const size_t (*)[SCHED_NSPANS])of;
+    sched_error e;
 
-    for (size_t s = 0; bytes && s < n; s++)
-        memcpy(bytes[s], c->program.stages[s].slot_bytes, sizeof bytes[s]);
-    bool ok = bytes && sched_rooms_new(c->sched, (const size_t (*)
-                                       [SCHED_NSPANS])bytes, &c->rooms);
-    free(bytes);
-    return ok;
+    for (size_t s = 0; of && s < n; s++)
+        memcpy(of[s], c->program.stages[s].slot_bytes, sizeof of[s]);
+    ndrt_status s = !of || !sched_rooms_new(c->sched, bytes, &c->rooms)
+                        ? no_memory(m)
+                    : sched_check_rooms(c->sched, bytes, &c->rooms, &e)
+                        ? NDRT_OK
+                        : wrong(m, c->sched, &e);
+    free(of);
+    return s;
 }
 
 static bool set_needs(ndrt_course *c)
@@ -381,7 +393,9 @@ ndrt_status ndrt_course_open(ndrt_course *c, const ndrt_program *p,
         s = own_schedule(&m);
     if (s == NDRT_OK)
         s = check_clip(&m);
-    if (s == NDRT_OK && (!set_rooms(c) || !set_needs(c) || !set_versions(c)))
+    if (s == NDRT_OK)
+        s = set_rooms(&m);
+    if (s == NDRT_OK && (!set_needs(c) || !set_versions(c)))
         s = no_memory(&m);
     return s;
 }

@@ -73,13 +73,13 @@ static ndrt_status set_up(ndrt_rank *r)
         s = ndrt_data_open(r);
     if (s == NDRT_OK)
         s = ndrt_lane_open(r);
-    if (s == NDRT_OK)
-        s = ndrt_trace_open(r);
     if (s != NDRT_OK)
         return s;
     ndrt_init_params(r, t->seed);
     if (r->state->config->resume_path)
         s = ndrt_resume(r);
+    if (s == NDRT_OK)
+        s = ndrt_trace_open(r);         /* knows where the run begins */
     if (s == NDRT_OK)
         s = ndrt_check_folder(r);
     if (s != NDRT_OK || r->state->config->resume_path)

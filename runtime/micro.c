@@ -7,6 +7,7 @@
  * the summand, forward begins from 0 and the sum is put together here: the same
  * additions, so the same bits with the option and without. Where forward runs
  * again to make what backward reads, the loss has been added already.
+ * Evaluation leaves no notes.
  */
 #include "ndrt_internal.h"
 
@@ -28,7 +29,7 @@ ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *))
     float *loss = ndrt_loss_at(r);
     double *note = r->state->micro_loss;
 
-    if (!loss || !note)
+    if (!loss || !note || !r->training)
         return ndrt_call(r, f);
     float before = *loss;
     *loss = 0.0f;

@@ -10,7 +10,7 @@
 
 #define NDRT_VERSION "0.1"
 
-enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024 };
+enum { DEFAULT_TOKENS = 200, MOST_THREADS = 1024, MOST_MICRO = 100000 };
 
 typedef enum {
     STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
@@ -242,7 +242,8 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         c->schedule = v;
         return true;
     case MICROBATCHES:
-        return to_int(v, 1, &c->microbatches);
+        return to_int(v, 1, &c->microbatches) &&
+               c->microbatches <= MOST_MICRO;
     case MESSAGES:
         ok = to_choice(v, "ahead", "inline", &first);
         c->messages = first ? NDRT_MESSAGES_AHEAD : NDRT_MESSAGES_INLINE;

@@ -87,6 +87,8 @@ static void use_slots(orderer *o, const sched_action *a)
         touch_span(o, COMPUTATION, a->stage, a->mb, SCHED_I_TO_W, READS);
         break;
     case SCHED_SEND_F:
+        touch(o, MESSAGE, a->stage, a->mb, false, READS);
+        break;
     case SCHED_SEND_B:
         touch(o, MESSAGE, a->stage, a->mb, true, READS);
         break;

@@ -39,10 +39,13 @@ static bool check_slots(const walker *w, int rank)
         w->lo[k] = at;
         w->hi[k] = at + bytes > w->hi[k] ? at + bytes : w->hi[k];
     }
-    for (int k = 0; k < n; k++)
-        if (w->hi[k] > (k + 1 < n ? w->lo[k + 1] : w->r->bytes[rank]))
+    size_t behind = w->r->bytes[rank];
+    for (int k = n - 1; k >= 0; k--) {
+        if (w->hi[k] > behind)
             return sched_fail(w->err, -1, 0, "rank %d: slot %d reaches into "
                               "what is behind it", rank, k);
+        behind = w->lo[k] < behind ? w->lo[k] : behind;
+    }
     return true;
 }
 

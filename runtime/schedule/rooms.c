@@ -11,6 +11,7 @@
  */
 #include "lives.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,16 +52,17 @@ static int next_stage(const maker *m, int rank, sched_span span)
  * `at`. How many there are. */
 static int share(maker *m, int rank, sched_span span)
 {
-    int slots = 0;
+    int slots = 0, soonest = INT_MAX;    /* before it ends, none is free */
     for (int i = 0; i < m->s->stages; i++)
         m->next[i] = 0;
     for (int i; (i = next_stage(m, rank, span)) >= 0;) {
         sched_life l = m->lives[i][m->next[i]++];
-        int k = 0;
+        int k = soonest < l.begin ? 0 : slots;
         while (k < slots && m->busy[k] >= l.begin)
             k++;
         slots += k == slots;
         m->busy[k] = l.end;
+        soonest = l.end < soonest ? l.end : soonest;
         index_of(m, i, l.mb)[span] = (size_t)k;
     }
     return slots;

@@ -152,6 +152,8 @@ typedef struct sched_ask {
                                     over stages and spans of sched_slots, not
                                     the most that is kept at any moment */
     bool whole;                  /* B only: the program has no I and W */
+    bool quick;                  /* those with names, and rules; for many
+                                    questions of which one is asked in full */
     bool sync;                   /* a sum over all ranks (clipping) stands
                                     between the last gradient and the update:
                                     the time until the last rank ends counts;
@@ -167,6 +169,8 @@ sched *sched_make(const sched_ask *ask, sched_error *err);
  * is of the first. */
 sched *sched_make_best(const sched_ask *asks, int n, int *which,
                        sched_error *err);
+/* What sched_make_best compares; INFINITY: the ranks wait for each other. */
+double sched_step_time(sched *s, const sched_ask *ask);
 /* Those rules alone: false and *err where sched_make would refuse. */
 bool sched_legal(const sched_ask *ask, sched_error *err);
 /* "1f1b", "interleaved(2)": false if there is no such schedule. */

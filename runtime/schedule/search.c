@@ -125,7 +125,13 @@ static void try_names(pool *p, const sched_ask *ask)
     }
 }
 
-static void try_rules(pool *p)
+/* Actions that may be looked at in that way. */
+static long rule_work(const sched_ask *ask)
+{
+    return ask->quick ? RULE_WORK / 16 : RULE_WORK;
+}
+
+static void try_rules(pool *p, long most)
 {
     static const double ahead[] = {.5, INFINITY, 1, .7, .35, 0};
     static const double gap[] = {1, .5, 0, .01};
@@ -138,7 +144,7 @@ static void try_rules(pool *p)
             for (size_t a = 0; a < COUNT(ahead); a++)
                 for (int i = 0; i < groups; i++) {
                     search_rule rule = {f, group[i], ahead[a], gap[g]};
-                    if (work > RULE_WORK || proved(p))
+                    if (work > most || proved(p))
                         return;
                     work += each;
                     if (search_list(q, &rule, p->try))
@@ -147,11 +153,11 @@ static void try_rules(pool *p)
 }
 
 /* Periods from the shortest possible on: those that fit their room are long. */
-static void try_cycles(pool *p)
+static void try_cycles(pool *p, long most)
 {
     const search_problem *q = p->q;
     long each = (long)q->ranks * q->length * 16;
-    for (int i = 0; i < PERIODS && i * each < RULE_WORK && !proved(p); i++)
+    for (int i = 0; i < PERIODS && i * each < most && !proved(p); i++)
         if (search_cycle(q, q->work * (1 + i / 16.), p->try))
             offer(p);
 }
@@ -223,10 +229,12 @@ sched *sched_search(const sched_ask *ask, sched_error *err)
         return NULL;
     if (pool_new(&p, &q) && set_bound(&q, err)) {
         try_names(&p, ask);
-        try_cycles(&p);
-        try_rules(&p);
-        try_beam(&p);
-        try_changes(&p);
+        try_cycles(&p, rule_work(ask));
+        try_rules(&p, rule_work(ask));
+        if (!ask->quick) {
+            try_beam(&p);
+            try_changes(&p);
+        }
         if (!isinf(p.value[0].time))
             s = search_to_sched(&q, p.order[0]);
     }

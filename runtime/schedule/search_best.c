@@ -8,8 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What counts: see sched_ask.sync. INFINITY: the ranks wait for each other. */
-static double time_of(sched *s, const sched_ask *ask)
+double sched_step_time(sched *s, const sched_ask *ask)
 {
     static const sched_costs ones = {0};
     sched_times t;
@@ -31,7 +30,7 @@ sched *sched_make_best(const sched_ask *asks, int n, int *which,
     double least = INFINITY;
     for (int i = 0; i < n; i++) {
         sched *s = sched_make(&asks[i], &why);
-        double time = s ? time_of(s, &asks[i]) : INFINITY;
+        double time = s ? sched_step_time(s, &asks[i]) : INFINITY;
         if (!s && !best)
             *err = why;
         if (!s || (best && time >= least * (1 - 1e-9))) {

@@ -4,6 +4,7 @@
  */
 #include "lives.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 static bool fits(const sched_life *l, int n, int slots, int *busy_until)
@@ -19,6 +20,17 @@ static bool fits(const sched_life *l, int n, int slots, int *busy_until)
     return true;
 }
 
+/* Those that begin before the first one ends live at the same time. */
+static int at_least(const sched_life *l, int n)
+{
+    int first_end = INT_MAX, together = 0;
+    for (int i = 0; i < n; i++)
+        first_end = l[i].end < first_end ? l[i].end : first_end;
+    while (together < n && l[together].begin <= first_end)
+        together++;
+    return together;
+}
+
 /* The least n for which no two microbatches that live at the same time share
  * slot mb % n. */
 int sched_slots(const sched *s, int stage, sched_span span)
@@ -28,7 +40,7 @@ int sched_slots(const sched *s, int stage, sched_span span)
     int *work = malloc((m + 1) * sizeof *work);
     if (!l || !work)
         abort();
-    int n = sched_lives(s, stage, span, l, work), slots = n > 0;
+    int n = sched_lives(s, stage, span, l, work), slots = at_least(l, n);
     while (n && !fits(l, n, slots, work))
         slots++;
     free(l);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# random_plans.sh [SEED | FROM TO | FROM forever] - random programs and the models
+# random_plans.sh [--pipelines] [SEED | FROM TO | FROM forever] - random programs and the models
 # of tests/fixtures under random plans (tests/tools: nd_random, nd_plans): the
 # evaluator on all ranks equals the evaluator on one device, in f64; for every
 # fifth seed also the generated program. A plan may be refused, with an error that
@@ -20,6 +20,8 @@ trap 'rm -rf "$work"' EXIT
 jobs=''
 trap 'kill $jobs; exit 2' HUP INT TERM
 
+pipelines=''
+[ "${1:-}" != --pipelines ] || { pipelines=$1; shift; }
 models=$(ls "$source"/tests/fixtures/*.nd)
 set_model() {                        # the K-th of them, counted round
     shift "$(($1 % ($# - 1) + 1))"
@@ -34,7 +36,7 @@ make() {
     else
         "$bin/nd_random" --seed "$1" >"$work/$1.nd"
     fi
-    "$bin/nd_plans" --seed "$1" "$work/$1.nd" >"$work/$1.plan"
+    "$bin/nd_plans" --seed "$1" $pipelines "$work/$1.nd" >"$work/$1.plan"
 }
 
 # failed SEED WHAT

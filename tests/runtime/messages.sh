@@ -89,6 +89,15 @@ done
 "$dir/g" --steps 4 --trace "$dir/trace" --trace-step 5 >"$dir/out" 2>&1
 [ $? = 2 ] || fail "--trace-step 5 of 4"
 grep -q 'the run has steps 1 to 4' "$dir/out" || fail "which steps there are"
+# The notes of a step are not those of the evaluation before it.
+"$dir/g" --steps 3 --micro-losses >"$dir/out" 2>&1 || fail "--micro-losses"
+awk '$1 == "step" && $3 == "loss" { loss = $4 }
+     $1 " " $2 " " $3 == "step 3 microbatch" { sum += $6; n++ }
+     END { exit !(n == 3 && sum - loss < 1e-4 && loss - sum < 1e-4) }' \
+    "$dir/out" || {
+    cat "$dir/out"
+    fail "losses of microbatches do not add up"
+}
 "$dir/g" --messages maybe >"$dir/out" 2>&1
 [ $? = 2 ] || fail "--messages maybe"
 grep -q 'neither ahead nor inline' "$dir/out" || fail "what --messages takes"

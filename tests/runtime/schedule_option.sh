@@ -49,6 +49,7 @@ runs() { # PROGRAM OPTIONS...
 compile whole "schedule = 1f1b, microbatches = 2" 7
 compile halves "schedule = zb_h1, microbatches = 2" 7
 compile two "schedule = interleaved(2), microbatches = 2" 7
+compile one "schedule = 1f1b, microbatches = 1" 7
 compile even "schedule = 1f1b, microbatches = 2" 8
 
 refuses 2 'two halves (0I0), the program in one' whole --schedule zb_h1
@@ -61,6 +62,8 @@ refuses 2 'has stage 2 on rank 1, the program on 0' two --schedule zb_v
 refuses 2 'room for 4' whole --microbatches 1
 refuses 2 'all of size 4 (batch/micro), which is a constant' \
     even --microbatches 4
+refuses 2 'compiled for 1, and nothing in it is cut' one --microbatches 2
+refuses 2 'is not a number of that kind' whole --microbatches 4294967299
 refuses 2 'legal are' two --schedule 'interleaved(2)' --microbatches 5
 
 # A file: its own microbatches, with messages or without.
@@ -72,6 +75,7 @@ cmp "$dir/w" "$dir/file" || fail "a file and gpipe differ"
 runs whole --microbatches 3
 cmp "$dir/w" "$dir/file" || fail "1f1b and gpipe differ"
 runs halves --schedule "$dir/three.csv"
+refuses 2 'nothing in it is cut' one --schedule "$dir/three.csv"
 refuses 2 'has 3 microbatches, --microbatches says 4' whole \
     --schedule "$dir/three.csv" --microbatches 4
 {

@@ -76,6 +76,12 @@ microbatches = 4" || continue
     run again "$dir/g" --steps 4 --checkpoints "$dir/steps" \
         --resume "$dir/steps"
     cmp "$dir/g.save" "$dir/again.save" || fail "$name: resumed"
+    rm -f "$dir/steps/step-4.safetensors"
+    timeout 100 "$dir/g" --steps 4 --checkpoints "$dir/steps" \
+        --resume "$dir/steps" --trace "$dir/trace" --trace-step 2 \
+        >"$dir/out" 2>&1
+    [ $? = 2 ] && grep -q 'the run has steps 3 to 4' "$dir/out" ||
+        fail "$name: a step before the resumed run is traced"
     # and on one device
     rm -f "$dir/steps/step-4.safetensors"
     run on "$dir/one" --steps 4 --checkpoints "$dir/steps" \

@@ -108,6 +108,27 @@ static void test_hand_over(void **state)
     sched_free(s);
 }
 
+/* What stands from I until W, here in one slot for all, is not there yet when
+ * an activation is sent. */
+static void test_send_before_i(void **state)
+{
+    int slot[] = {-1, -1, -1, -1, -1, -1, 0, 1, 4, 2, 3, 4,
+                  -1, -1, -1, -1, -1, -1};
+    int slots[] = {0, 5, 0}, needs[5];
+    sched_rooms rooms = {.slot = slot, .slots = slots};
+    sched *s = middle(2);
+
+    (void)state;
+    sched_push(s, 1, SCHED_F, 1, 0);
+    sched_push(s, 1, SCHED_SEND_F, 1, 0);
+    sched_push(s, 1, SCHED_F, 1, 1);
+    sched_push(s, 1, SCHED_SEND_F, 1, 1);
+    sched_push(s, 1, SCHED_I, 1, 0);
+    assert_true(ndrt_order(s, 1, &rooms, needs));
+    assert_int_equal(needs[4], 1);
+    sched_free(s);
+}
+
 /* ---- random lists -------------------------------------------------------- */
 
 static bool writes(sched_op op)
@@ -164,6 +185,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_receive_ahead), cmocka_unit_test(test_one_slot),
         cmocka_unit_test(test_readers), cmocka_unit_test(test_hand_over),
+        cmocka_unit_test(test_send_before_i),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

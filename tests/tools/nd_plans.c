@@ -1,6 +1,7 @@
 /* nd_plans.c - random plans for any program.
  *
- *   nd_plans --seed N FILE           prints plan N for the model of FILE, after
+ *   nd_plans --seed N [--pipelines] FILE
+ *                                  prints plan N for the model of FILE, after
  *                                  a line `# --set a=3 ...`: other sizes for
  *                                  some axes, with which it is still legal
  *
@@ -8,7 +9,9 @@
  * axes that the file declares, in any order, each over one or more mesh axes;
  * perhaps microbatches, a pipeline, zero, recomputation. Axes that follow
  * others (`axis kv = seq`) have rules of their own or not. Sizes divide or not.
- * ndc may refuse the plan: it must say where and why.
+ * ndc may refuse the plan: it must say where and why. With --pipelines each
+ * plan has one, over all outermost repeats or one of them, more microbatches,
+ * stages made or said, and recompute by a budget.
  *
  * Each further line of a plan is a function here and a row of `lines`.
  */
@@ -17,7 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_AXES = 64, MAX_RANKS = 12, MESH = 4, MAX_SET = 8 };
+enum { MAX_AXES = 64, MAX_RANKS = 12, MESH = 4, MAX_SET = 8,
+       MAX_PIPE = 4 };
 
 typedef struct gen {
     nd_arena *arena;
@@ -26,8 +30,10 @@ typedef struct gen {
     int naxes;
     const char *axis[MAX_AXES];      /* those that a rule may cut */
     nd_module *m;
-    const char *pipe;                /* of an outermost repeat, or NULL */
-    int64_t layers;                  /* its size */
+    int npipe;
+    const nd_axis *pipe[MAX_PIPE];   /* of outermost repeats, each once */
+    int64_t layers[MAX_PIPE];        /* all iterations over it */
+    bool pipelines;                  /* of every plan */
     int nset;
     const char *set[MAX_SET];        /* "a=3" */
     const char *sample;              /* the sample axis, or NULL */
@@ -73,8 +79,14 @@ static void see_repeat(nd_op *op, void *user)
     if (!op->body)
         return;
     if (!op->block->parent) {
-        g->pipe = nd_strdup(g->arena, op->axes[0]->name);
-        g->layers = op->axes[0]->size;
+        int k = 0;
+        while (k < g->npipe && g->pipe[k] != op->axes[0])
+            k++;
+        if (k < MAX_PIPE) {
+            g->npipe += k == g->npipe;
+            g->pipe[k] = op->axes[0];
+            g->layers[k] += op->axes[0]->size;
+        }
     }
     for (int i = 0; i < g->naxes; i++)
         if (strcmp(g->axis[i], op->axes[0]->name) == 0)
@@ -195,32 +207,62 @@ static int some_mesh_axes(gen *g, int most, nd_buf *b)
     return n;
 }
 
-/* Any schedule that leaves the meaning alone and can have such numbers. */
-static const char *some_schedule(gen *g, int devices, int micro)
+/* Any schedule that leaves the meaning alone and can have such numbers; the
+ * stages on a device in `v`. Without --pipelines no more stages than layers. */
+static const char *some_schedule(gen *g, int devices, int micro, int64_t layers,
+                                 int *v)
 {
     enum { TRIES = 20 };
     for (int i = 0; i < TRIES; i++) {
-        int v = 1 + below(g, 3);
+        int n = 1 + below(g, 3);
         sched_kind kind = (sched_kind)below(g, SCHED_NKINDS);
         const sched_info *k = &sched_kinds[kind];
-        sched_ask ask = {.kind = kind, .ranks = devices, .v = k->v ? 0 : v,
+        sched_ask ask = {.kind = kind, .ranks = devices, .v = k->v ? 0 : n,
                          .micro = micro};
         sched_error err;
+        *v = sched_per_rank(kind, ask.v);
         if (!sched_has(kind, 'a') && sched_legal(&ask, &err) &&
-            devices * sched_per_rank(kind, ask.v) <= g->layers)
-            return k->v ? k->name : nd_fmt(g->arena, "%s(%d)", k->name, v);
+            (g->pipelines || devices * *v <= layers))
+            return k->v ? k->name : nd_fmt(g->arena, "%s(%d)", k->name, n);
     }
-    return "1f1b";
+    *v = 1;
+    return g->pipelines && chance(g, 50) ? "auto" : "1f1b";
+}
+
+/* Each iteration to any stage, in order; many stages have none. */
+static void stages_by_hand(gen *g, int stages, int64_t layers)
+{
+    nd_put(&g->out, ", stages = [");
+    for (int s = 0; s < stages; s++) {
+        int n = s == stages - 1 ? (int)layers : below(g, (int)layers + 1);
+        nd_putf(&g->out, "%s%d", s ? ", " : "", n);
+        layers -= n;
+    }
+    nd_put(&g->out, "]");
 }
 
 static void pipeline(gen *g)
 {
-    int k = below(g, g->nmesh), micro = 1 + below(g, 4);
-    if (!g->pipe || !g->sample || g->size[k] > g->layers)
+    int k = below(g, g->nmesh), v;
+    int micro = 1 + below(g, g->pipelines ? 9 : 4);
+    int from = g->npipe ? below(g, g->npipe) : 0, to = from + 1;
+    if (g->npipe > 1 && chance(g, 60))
+        from = 0, to = g->npipe;
+    int64_t layers = 0;
+    for (int i = from; i < to && i < g->npipe; i++)
+        layers += g->layers[i];
+    if (!g->npipe || !g->sample || (!g->pipelines && g->size[k] > layers))
         return;
     g->stages = k;
-    nd_putf(&g->out, "  pipeline %s -> %s, schedule = %s, microbatches = %d\n",
-            g->pipe, mesh_name[k], some_schedule(g, g->size[k], micro), micro);
+    nd_put(&g->out, to - from > 1 ? "  pipeline (" : "  pipeline ");
+    for (int i = from; i < to; i++)
+        nd_putf(&g->out, "%s%s", i > from ? ", " : "", g->pipe[i]->name);
+    const char *schedule = some_schedule(g, g->size[k], micro, layers, &v);
+    nd_putf(&g->out, "%s -> %s, schedule = %s, microbatches = %d",
+            to - from > 1 ? ")" : "", mesh_name[k], schedule, micro);
+    if (g->pipelines && chance(g, 40))
+        stages_by_hand(g, g->size[k] * v, layers);
+    nd_put(&g->out, "\n");
 }
 
 static void microbatches(gen *g)
@@ -280,7 +322,11 @@ static void context(gen *g)
 
 static void recompute(gen *g)
 {
-    nd_putf(&g->out, "  recompute %s\n", chance(g, 50) ? "block" : "attention");
+    if (g->stages >= 0 && chance(g, 50))
+        nd_putf(&g->out, "  recompute auto(%d)\n", 8000 << below(g, 6));
+    else
+        nd_putf(&g->out, "  recompute %s\n",
+                chance(g, 50) ? "block" : "attention");
 }
 
 /* In this order: no rule may cut by the mesh axis of the stages. */
@@ -301,21 +347,24 @@ static void only_errors(void *user, nd_severity s, const char *text)
 
 int main(int argc, char **argv)
 {
-    if (argc != 4 || strcmp(argv[1], "--seed") != 0) {
-        fprintf(stderr, "usage: nd_plans --seed N FILE\n");
+    bool pipelines = argc == 5 && strcmp(argv[3], "--pipelines") == 0;
+    if ((argc != 4 && !pipelines) || strcmp(argv[1], "--seed") != 0) {
+        fprintf(stderr, "usage: nd_plans --seed N [--pipelines] FILE\n");
         return 2;
     }
     nd_ctx *c = nd_ctx_new();
     c->sink = only_errors;
     gen g = {.arena = c->arena, .out = {.arena = c->arena},
-             .state = strtoull(argv[2], NULL, 10) * 104729};
-    bool ok = read_program(&g, c, argv[3]);
+             .state = strtoull(argv[2], NULL, 10) * 104729,
+             .pipelines = pipelines};
+    bool ok = read_program(&g, c, argv[argc - 1]);
     nd_put(&g.out, g.nset ? "#" : "# no --set");
     for (int i = 0; i < g.nset; i++)
         nd_putf(&g.out, " --set %s", g.set[i]);
     nd_put(&g.out, "\nplan {\n");
     for (size_t i = 0; ok && i < sizeof lines / sizeof *lines; i++)
-        if (chance(&g, lines[i].percent))
+        if (chance(&g, lines[i].percent) ||
+            (pipelines && lines[i].say == pipeline))
             lines[i].say(&g);
     if (ok)
         printf("%s}\n", g.out.s);

@@ -236,8 +236,24 @@ enum { SECONDS = 60 };               /* instrumented code is slow */
 enum { SECONDS = 1 };
 #endif
 
+static void check_rooms(const sched *s)
+{
+    static size_t bytes[256][SCHED_NSPANS];
+    const size_t (*of)[SCHED_NSPANS] = (const size_t (*)[SCHED_NSPANS])bytes;
+    sched_error err;
+    sched_rooms r;
+    assert_in_range(s->stages, 1, 256);
+    for (int i = 0; i < s->stages * SCHED_NSPANS; i++)
+        bytes[i / SCHED_NSPANS][i % SCHED_NSPANS] = 64;
+    assert_true(sched_rooms_new(s, of, &r));
+    if (!sched_check_rooms(s, of, &r, &err))
+        fail_msg("%s: %s", s->name, err.text);
+    sched_rooms_free(&r);
+}
+
 /* 64 ranks, 512 microbatches, 4 stages per rank: each kind is made, proved,
- * timed, given messages and proved again in less than a second. */
+ * timed, given messages, proved again and given memory in less than a
+ * second. */
 static void large(void **state)
 {
     (void)state;
@@ -254,6 +270,7 @@ static void large(void **state)
         if (!sched_check(x.s, NULL, &err) || !sched_lower(x.s, NULL, &err) ||
             !sched_check(x.s, NULL, &err))
             fail_msg("%s: %s", name, err.text);
+        check_rooms(x.s);
         release(&x);
         assert_true(clock() - begin < SECONDS * CLOCKS_PER_SEC);
     }

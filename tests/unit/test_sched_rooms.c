@@ -132,12 +132,29 @@ static void test_faults(void **state)
     sched_free(s);
 }
 
+/* Slot 1 of three is empty: slot 0 may not reach into slot 2. */
+static void test_empty_slot(void **state)
+{
+    (void)state;
+    static const size_t bytes[1][SCHED_NSPANS] = {{64}};
+    size_t at[] = {0, 0, 0, 63, 0, 0}, all = 127;
+    int slot[] = {0, -1, -1, 2, -1, -1}, slots = 3;
+    sched_rooms r = {at, slot, &slots, &all};
+    sched *s = sched_new("two", 1, 1, 2, SCHED_LOOP);
+    sched_error e;
+    assert_false(sched_check_rooms(s, bytes, &r, &e));
+    at[3] = 64, all = 128;
+    assert_true(sched_check_rooms(s, bytes, &r, &e));
+    sched_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_kinds),
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_empty_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,6 +211,39 @@ static void no_name_is_better(void **state)
     }
 }
 
+/* Asked for quickly, a schedule fits and takes no longer than one with a name;
+ * asked for in full, it takes no longer than that. */
+static void quick_is_no_worse_than_names(void **state)
+{
+    (void)state;
+    seed = 11;
+    for (int n = 0; n < 24; n++) {
+        int p = 2 + n % 5;
+        question q = {.ask = {.ranks = p, .v = 1, .micro = 5 + n % 9,
+                              .sync = n % 2, .whole = n % 3 == 0}};
+        draw_costs(&q, .3, .2);
+        if (n % 4)
+            draw_room(&q, 2 * p);
+        double full, quick, named = INFINITY;
+        sched *s = searched(&q);
+        full = worth(&q, s);
+        sched_free(s);
+        q.ask.quick = true;
+        s = searched(&q);
+        quick = worth(&q, s);
+        sched_free(s);
+        sched_ask ask = q.ask;
+        sched_error err;
+        ask.kind = q.ask.whole ? SCHED_KIND_1F1B : SCHED_KIND_ZB_H1;
+        s = sched_make(&ask, &err);
+        named = worth(&q, s);
+        sched_free(s);
+        assert_true(quick < INFINITY);
+        assert_true(quick <= named * (1 + 1e-9));
+        assert_true(full <= quick * (1 + 1e-9));
+    }
+}
+
 /* With a sum before the update zb_h2 wins nothing over zb_h1, so its room is
  * not taken; without one it has no bubble. */
 static void knows_what_a_sum_before_the_update_costs(void **state)
@@ -360,6 +393,7 @@ int main(void)
         cmocka_unit_test(random_costs_are_optimal),
         cmocka_unit_test(random_costs_of_two_stages_per_rank),
         cmocka_unit_test(no_name_is_better),
+        cmocka_unit_test(quick_is_no_worse_than_names),
         cmocka_unit_test(knows_what_a_sum_before_the_update_costs),
         cmocka_unit_test(finds_what_has_no_name),
         cmocka_unit_test(best_of_several),
