@@ -291,11 +291,11 @@ static void mark_late(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     mark_root(c, user, leaf, READ_LATE | 1 << LIST_FWD);
 }
 
-static bool has_loss(const nd_code *c, int s)
+bool nd_has_loss(const nd_module *m, int stage)
 {
-    const nd_stage *st = &c->m->program->stage[s];
-    for (int i = 0; c->m->loss && i < st->fwd.n; i++)
-        if (st->fwd.v[i] == c->m->loss->def)
+    const nd_stage *st = &m->program->stage[stage];
+    for (int i = 0; m->loss && i < st->fwd.n; i++)
+        if (st->fwd.v[i] == m->loss->def)
             return true;
     return false;
 }
@@ -318,7 +318,7 @@ static void find_uses(nd_code *c, int s, uint8_t *lists)
     for (int i = 0; i < st->fwd.n; i++)
         if (st->fwd.v[i]->kind == OP_OUTPUT)
             nd_leaves(c, st->fwd.v[i], mark_late, lists);
-    if (has_loss(c, s))
+    if (nd_has_loss(c->m, s))
         nd_leaves_of(c, c->m->loss, false, mark_late, lists);
 }
 
@@ -573,7 +573,7 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
     size_t *input_at = ND_NEWN(c->a, size_t, c->nvalues + 1);
     d->loss = (size_t)-1;
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;)
-        if (has_loss(c, s)) {
+        if (nd_has_loss(c->m, s)) {
             d->loss = at;
             at += 64;
         }

@@ -222,6 +222,7 @@ typedef struct nd_ext {
     bool piped;                      /* a stage's iterations [lo, hi) */
     int64_t fixed;                   /* the length, if every rank's; or -1 */
     int64_t max;
+    int64_t device;                  /* of all stages of a device: the most */
 } nd_ext;
 
 /* k * n[ext[0]] * n[ext[1]] ... elements. */
@@ -520,6 +521,7 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 bool nd_overlap_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+bool nd_has_loss(const nd_module *m, int stage);     /* is it this stage's? */
 /* memslots.c. The bytes of a device's slots, with these stages running forward
  * again. */
 size_t nd_slots_bytes(const nd_module *m, const nd_stage_mem *stage, int device,
