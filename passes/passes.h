@@ -353,6 +353,17 @@ typedef struct nd_vinfo {
     nd_kernel *kernel;               /* where it is made, in the list at hand */
 } nd_vinfo;
 
+/* ---- pack.c -------------------------------------------------------------- */
+
+/* So many bytes, a multiple of 64, in use from one time until another one, both
+ * included. */
+typedef struct nd_item {
+    size_t bytes, at;                /* at: where they are packed */
+    int from, to;
+} nd_item;
+/* Returns where the last one ends. */
+size_t nd_pack(nd_arena *a, nd_item *const *item, int n);
+
 /* ---- memplan.c: a place for every buffer -------------------------------- */
 
 /* Where a buffer lives: `base` bytes into a room. One room has one copy for all
