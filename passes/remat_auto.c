@@ -20,7 +20,7 @@
 
 enum {
     NLEVELS = REMAT_AUTO,            /* none, attention, block */
-    MOST_ASKED = 10                  /* stages of a device, of which every set
+    MOST_ASKED = 6                   /* stages of a device, of which every set
                                         is looked at */
 };
 
@@ -73,43 +73,48 @@ static int stages_on(const nd_program *p, int device, int *stage)
     return n;
 }
 
+/* Which of a device's n stages run forward again, by number of the set: every
+ * set there is, or, of many stages, the first ones, which have most in flight.
+ */
+static int sets_of(int n)
+{
+    return n <= MOST_ASKED ? 1 << n : n + 1;
+}
+
+static bool in_set(int n, int set, int i)
+{
+    return n <= MOST_ASKED ? set >> i & 1 : i < set;
+}
+
 /* What microbatches keep there when those of `set` run forward again. */
 static double kept_with(choice *c, const trial *t, int device,
-                        const int *stage, int n, unsigned set)
+                        const int *stage, int n, int set)
 {
     bool *again = ND_NEWN(c->a, bool, t->program->nstages);
     double fixed = 0;
     for (int i = 0; i < n; i++) {
-        again[stage[i]] = set >> i & 1;
-        fixed += (double)t->stage[stage[i]].kept[set >> i & 1][ROOM_FIXED];
+        bool is = again[stage[i]] = in_set(n, set, i);
+        fixed += (double)t->stage[stage[i]].kept[is][ROOM_FIXED];
     }
     return fixed + (double)nd_slots_bytes(t->module, t->stage, device, again);
 }
 
-static double bytes_with(choice *c, const trial *t, int device,
-                         const int *stage, int n, unsigned set)
-{
-    return (double)t->bytes[device] +
-           kept_with(c, t, device, stage, n, set) -
-           kept_with(c, t, device, stage, n, 0);
-}
-
 /* Of the sets of stages by which the device fits, the one that costs least, and
- * of those that do not, the one with the fewest bytes, which are returned. Of
- * more stages than MOST_ASKED, the last ones keep what they have. */
+ * of those that do not, the one with the fewest bytes, which are returned. */
 static double choose(choice *c, trial *t, int device)
 {
     const nd_program *p = t->program;
     double room = c->m->plan.room, best_bytes = 0, best_cost = 0;
     int *stage = ND_NEWN(c->a, int, p->nstages);
     int n = stages_on(p, device, stage);
-    unsigned best = 0;
-    n = n < MOST_ASKED ? n : MOST_ASKED;
-    for (unsigned set = 0; set < 1u << n; set++) {
-        double bytes = bytes_with(c, t, device, stage, n, set),
+    double others = (double)t->bytes[device] -
+                    kept_with(c, t, device, stage, n, 0);
+    int best = 0;
+    for (int set = 0; set < sets_of(n); set++) {
+        double bytes = others + kept_with(c, t, device, stage, n, set),
                cost = 0;
         for (int i = 0; i < n; i++)
-            cost += set >> i & 1 ? p->costs.f[stage[i]] : 0;
+            cost += in_set(n, set, i) ? p->costs.f[stage[i]] : 0;
         bool better = best_bytes <= room
                           ? bytes <= room && cost < best_cost
                           : bytes < best_bytes;
@@ -120,7 +125,7 @@ static double choose(choice *c, trial *t, int device)
         best_cost = cost;
     }
     for (int i = 0; i < n; i++)
-        t->again[stage[i]] = best >> i & 1;
+        t->again[stage[i]] = in_set(n, best, i);
     return best_bytes;
 }
 
