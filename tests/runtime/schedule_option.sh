@@ -59,6 +59,8 @@ refuses 2 'only the compiler knows' whole --schedule auto
 refuses 2 'no schedule is called "one_f_one_b"; there are gpipe 1f1b' \
     whole --schedule one_f_one_b
 refuses 2 'has stage 2 on rank 1, the program on 0' two --schedule zb_v
+refuses 2 '"0" is not a number of that kind (at least 1, whole)' \
+    whole --microbatches 0
 refuses 2 'room for 4' whole --microbatches 1
 refuses 2 'all of size 4 (batch/micro), which is a constant' \
     even --microbatches 4
