@@ -79,8 +79,14 @@ static bool fits(nd_module *m, const sched *s)
 {
     const nd_program *p = m->program;
     sched_error e;
-    if (s->ranks != p->ndevices || s->stages != p->nstages ||
-        s->micro != p->nmicro) {
+    bool same = s->ranks == p->ndevices && s->stages == p->nstages;
+    if (same && s->micro != p->nmicro) {
+        sched_fail(&e, -1, 0, "%s is for %d microbatch%s, the program has %d: "
+                   "write microbatches = %d", s->name, s->micro,
+                   s->micro == 1 ? "" : "es", p->nmicro, s->micro);
+        return tell(m, NULL, &e);
+    }
+    if (!same) {
         sched_fail(&e, -1, 0, "%s is for %d devices, %d stages and %d "
                    "microbatches; the program has %d, %d and %d", s->name,
                    s->ranks, s->stages, s->micro, p->ndevices, p->nstages,
