@@ -256,7 +256,6 @@ void cg_emit_crossing(cg *g, int s, sched_op op);    /* that function */
 /* The end of a stage's function. */
 void cg_finish_stage_fn(cg_fn *f, int s, const char *name);
 const char *cg_whole_bytes(cg_fn *f, const nd_value *v);
-bool cg_has_loss(const cg *g, int s);               /* is it this stage's? */
 const char *cg_place(cg *g, size_t x);              /* or NDRT_NONE */
 void cg_emit_enums(cg *g, nd_buf *b);
 void cg_emit_places(cg *g, nd_buf *b);

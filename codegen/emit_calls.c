@@ -448,19 +448,10 @@ void cg_finish_stage_fn(cg_fn *f, int s, const char *name)
     nd_put(g->out, "}\n\n");
 }
 
-bool cg_has_loss(const cg *g, int s)
-{
-    const nd_stage *st = &g->m->program->stage[s];
-    for (int i = 0; g->m->loss && i < st->fwd.n; i++)
-        if (st->fwd.v[i] == g->m->loss->def)
-            return true;
-    return false;
-}
-
 static void add_loss(cg_fn *f, int s)
 {
     cg *g = f->g;
-    if (!cg_has_loss(g, s))
+    if (!nd_has_loss(g->m, s))
         return;
     nd_kernel none = {.kind = K_LOOP};
     cg_env e = {.f = f, .k = &none};

@@ -79,7 +79,7 @@ static void stage_places(cg *g, nd_buf *b, int s)
         else
             nd_putf(b, "        /* %s */\n        %s\n", type, left);
     }
-    if (cg_has_loss(g, s))
+    if (nd_has_loss(g->m, s))
         nd_putf(b, "        [B_loss] = {0, %zu},\n",
                 g->c->mem.device[g->m->program->stage[s].device].loss);
     nd_put(b, "    },\n");

@@ -363,7 +363,7 @@ static void read_pipeline(nd_reader *r)
         if (strcmp(what, "schedule") == 0)
             read_schedule(r);
         else if (strcmp(what, "microbatches") == 0)
-            p->microbatches = (int)nd_rd_int(r, 1, 1 << 16, "a number");
+            p->microbatches = (int)nd_rd_int(r, 1, 1 << 20, "a number");
         else if (strcmp(what, "stages") == 0)
             read_stages(r);
         else if (strcmp(what, "memory") == 0)
@@ -399,7 +399,7 @@ static void read_context(nd_reader *r)
 
 static void read_recompute(nd_reader *r)
 {
-    enum { MOST = 1 << 10 };
+    enum { MOST = 1 << 15 };
     nd_plan *p = &r->m->plan;
     p->remat_loc = r->prev.loc;
     p->recompute = (nd_remat)nd_rd_choice(r, nd_remat_names,
@@ -441,7 +441,7 @@ static bool read_head(nd_reader *r)
     else if (nd_rd_take_word(r, "pipeline"))
         read_pipeline(r);
     else if (nd_rd_take_word(r, "microbatches"))
-        r->m->plan.microbatches = (int)nd_rd_int(r, 1, 1 << 16, "a number");
+        r->m->plan.microbatches = (int)nd_rd_int(r, 1, 1 << 20, "a number");
     else if (nd_rd_take_word(r, "zero"))
         read_zero(r);
     else if (nd_rd_take_word(r, "recompute"))

@@ -21,6 +21,8 @@ typedef struct hand {
     nd_table low;                    /* backward value -> 1 + the first stage
                                         that reads it */
     nd_table uses;                   /* value -> how often it is read */
+    nd_table here;                   /* ops for which nothing is sent, while
+                                        one is asked about */
 } hand;
 
 typedef ND_VEC(nd_op *) ops;
@@ -117,16 +119,18 @@ static bool has(const hand *h, const nd_value *v, int stage)
     return stage == from || (stage > from && stage < number(&h->far, v));
 }
 
-/* Must something be sent to the stage for this op alone? */
-static bool is_sent_for(const hand *h, const nd_op *op, int stage)
+/* Must something be sent to the stage for this op alone? Each op below it is
+ * looked at once, however many ways lead there. */
+static bool is_sent_for(hand *h, nd_op *op, int stage)
 {
-    for (int i = 0; i < op->nin; i++) {
+    for (int i = 0; i < op->nin && !nd_table_get(&h->here, op); i++) {
         const nd_value *x = op->in[i];
         if (is_forward(h, x) ? !has(h, x, stage)
             : nd_table_get(&h->equal, x) && x->def->phase != PH_FWD &&
               is_sent_for(h, x->def, stage))
             return true;
     }
+    nd_table_put(&h->here, op, op);
     return false;
 }
 
@@ -134,6 +138,7 @@ static void use_forward(hand *h, nd_op *op)
 {
     nd_value *v = op->out[0], *w = nd_table_get(&h->equal, v);
     pipe_place at = pipe_place_of(h->pp, op);
+    h->here = (nd_table){.arena = h->pp->a};
     if (!w || at.demand || !is_forward(h, w) || !has(h, w, at.first) ||
         number(&h->low, v) <= made_on(h, w) || !is_sent_for(h, op, at.first))
         return;

@@ -27,8 +27,7 @@ static size_t floats_of(nd_code *c, const nd_param *p)
 
 int64_t nd_param_cap(nd_code *c, const nd_type *t, int i)
 {
-    const nd_ext *e = &c->exts.v[nd_ext_of(c, t, i)];
-    return e->piped ? nd_device_max(c->m, e->axis) : e->max;
+    return c->exts.v[nd_ext_of(c, t, i)].device;
 }
 
 /* By parameter: the devices that hold it. */

@@ -208,6 +208,25 @@ static void push_gradients(lister *l, const nd_bucket *b)
     push_own(l, r, nd_sum_message(&l->at, sum, part), updates(l));
 }
 
+/* How many there are of `list` on the device: of layers that are cut in stages,
+ * those of all its stages. */
+static int64_t count_on_device(const lister *l, const nd_type *list)
+{
+    const nd_program *p = l->m->program;
+    bool in_stages = false;
+    int64_t n = 0;
+    for (int i = 0; i < list->rank; i++)
+        in_stages |= nd_is_piped(l->m, list->axis[i]);
+    if (!in_stages)
+        return nd_spot_numel(&l->at, list);
+    for (int s = 0; s < p->nstages; s++) {
+        nd_spot at = l->at;
+        at.stage = s;
+        n += p->stage[s].device == l->device ? nd_spot_numel(&at, list) : 0;
+    }
+    return n;
+}
+
 /* Matrices that a mesh axis cuts are gathered one after another. */
 static void push_matrices(lister *l, const nd_param *p)
 {
@@ -220,7 +239,7 @@ static void push_matrices(lister *l, const nd_param *p)
         words *= l->c->exts.v[nd_ext_of(l->c, t, i)].max;
     r.what = p->name;
     push_own(l, r, nd_parts_message(&l->at, COMM_ALL_GATHER, r.mesh, words),
-             nd_spot_numel(&l->at, &list) * updates(l));
+             count_on_device(l, &list) * updates(l));
 }
 
 static void push_update(lister *l, const nd_bucket *b)

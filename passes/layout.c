@@ -26,6 +26,7 @@ static void measure(const nd_module *m, nd_ext *e)
     if (e->piped) {
         int64_t lo, hi;
         e->fixed = e->max = nd_range_max(m, e->axis);
+        e->device = nd_device_max(m, e->axis);
         for (int s = 0; s < m->program->nstages; s++) {
             nd_stage_range(m, s, e->axis, &lo, &hi);
             if (hi - lo != e->max)
@@ -36,7 +37,7 @@ static void measure(const nd_module *m, nd_ext *e)
     int64_t parts = 1;
     for (int j = 0; j < e->cut.n; j++)
         parts *= m->mesh.size[e->cut.m[j]];
-    e->max = nd_extent_max(&m->mesh, e->axis->size, e->cut);
+    e->max = e->device = nd_extent_max(&m->mesh, e->axis->size, e->cut);
     e->fixed = e->axis->size % parts == 0 && !e->axis->route ? e->max : -1;
 }
 

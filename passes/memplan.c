@@ -26,149 +26,23 @@ static size_t up64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-/* ---- packing intervals -------------------------------------------------- */
+/* ---- temporaries of a list ---------------------------------------------- */
 
 typedef struct item {
     const nd_value *v;               /* or */
     struct temps *blob;              /* the temporaries of a body */
-    size_t bytes, at;
-    int from, to;
+    nd_item life;
 } item;
 
 typedef ND_VEC(item) items;
 
-typedef struct ranked {
-    item *x;
-    int order;
-} ranked;
-
-/* Largest first; of the same size, the first one. */
-static int by_size(const void *a, const void *b)
-{
-    const ranked *x = a, *y = b;
-    if (x->x->bytes != y->x->bytes)
-        return x->x->bytes < y->x->bytes ? 1 : -1;
-    return x->order - y->order;
-}
-
-/* The placed items by the time they live: each in the few nodes of a binary
- * tree over all times that make up its life, and where it begins. */
-typedef struct link {
-    item *x;
-    int next;                        /* link + 1 */
-} link;
-
-typedef struct span {
-    size_t at, end;
-} span;
-
-typedef struct lives {
-    nd_arena *a;
-    int times;
-    int *during, *begins;            /* link + 1, by node and by time */
-    ND_VEC(link) links;
-    size_t *full;                    /* by time: no gap is below */
-    span *busy, *spare;
-} lives;
-
-static void add_link(lives *l, int *head, item *x)
-{
-    ND_PUSH(l->a, &l->links, ((link){x, *head}));
-    *head = l->links.n;
-}
-
-static void add_life(lives *l, item *x)
-{
-    add_link(l, &l->begins[x->from], x);
-    for (int t = x->from; t <= x->to; t++)
-        if (x->at <= l->full[t] && x->at + x->bytes > l->full[t])
-            l->full[t] = x->at + x->bytes;
-    int lo = x->from + l->times, hi = x->to + l->times + 1;
-    for (; lo < hi; lo /= 2, hi /= 2) {
-        if (lo & 1)
-            add_link(l, &l->during[lo++], x);
-        if (hi & 1)
-            add_link(l, &l->during[--hi], x);
-    }
-}
-
-/* Those that end above `at`. */
-static int add_busy(const lives *l, int n, int head, size_t at)
-{
-    for (; head; head = l->links.v[head - 1].next) {
-        const item *x = l->links.v[head - 1].x;
-        if (x->at + x->bytes > at)
-            l->busy[n++] = (span){x->at, x->at + x->bytes};
-    }
-    return n;
-}
-
-/* Ascending by offset: a radix sort, for thousands may live at once and every
- * item asks anew. Offsets are multiples of 64 bytes. */
-static const span *in_order(const lives *l, int n)
-{
-    enum { BITS = 11, SIZE = 1 << BITS };
-    span *from = l->busy, *to = l->spare;
-    size_t most = 0;
-    for (int i = 0; i < n; i++)
-        most = from[i].at > most ? from[i].at : most;
-    for (size_t unit = 64; most / unit; unit <<= BITS) {
-        int start[SIZE + 1] = {0};
-        for (int i = 0; i < n; i++)
-            start[from[i].at / unit % SIZE + 1]++;
-        for (int k = 0; k < SIZE; k++)
-            start[k + 1] += start[k];
-        for (int i = 0; i < n; i++)
-            to[start[from[i].at / unit % SIZE]++] = from[i];
-        span *t = from;
-        from = to;
-        to = t;
-    }
-    return from;
-}
-
-/* The lowest offset that is free of the placed ones while x lives. */
-static size_t lowest_gap(const lives *l, const item *x)
-{
-    size_t at = 0;
-    int n = 0;
-    for (int t = x->from; t <= x->to; t++)
-        at = l->full[t] > at ? l->full[t] : at;
-    for (int node = x->from + l->times; node; node /= 2)
-        n = add_busy(l, n, l->during[node], at);
-    for (int t = x->from + 1; t <= x->to; t++)
-        n = add_busy(l, n, l->begins[t], at);
-    const span *busy = in_order(l, n);
-    for (int i = 0; i < n && busy[i].at < at + x->bytes; i++)
-        at = busy[i].end > at ? busy[i].end : at;
-    return at;
-}
-
-/* Largest first, each at the lowest offset that is free while it lives. */
 static size_t pack(nd_arena *a, items *it)
 {
-    size_t end = 0;
-    lives l = {.a = a, .times = 1, .busy = ND_NEWN(a, span, it->n + 1),
-               .spare = ND_NEWN(a, span, it->n + 1)};
-    ranked *order = ND_NEWN(a, ranked, it->n + 1);
-    for (int i = 0; i < it->n; i++) {
-        order[i] = (ranked){&it->v[i], i};
-        l.times = it->v[i].to >= l.times ? it->v[i].to + 1 : l.times;
-    }
-    l.during = ND_NEWN(a, int, 2 * l.times);
-    l.begins = ND_NEWN(a, int, l.times);
-    l.full = ND_NEWN(a, size_t, l.times);
-    qsort(order, (size_t)it->n, sizeof *order, by_size);
-    for (int i = 0; i < it->n; i++) {
-        item *x = order[i].x;
-        x->at = lowest_gap(&l, x);
-        end = x->at + x->bytes > end ? x->at + x->bytes : end;
-        add_life(&l, x);
-    }
-    return end;
+    nd_item **life = ND_NEWN(a, nd_item *, it->n + 1);
+    for (int i = 0; i < it->n; i++)
+        life[i] = &it->v[i].life;
+    return nd_pack(a, life, it->n);
 }
-
-/* ---- temporaries of a list ---------------------------------------------- */
 
 typedef struct temps {
     nd_code *c;
@@ -204,13 +78,12 @@ static void live(void *user, const nd_ref *at, bool write, int index)
         return;
     int i = (int)(intptr_t)nd_table_get(&t->at, v);
     if (i) {
-        item *old = &t->it.v[i - 1];
+        nd_item *old = &t->it.v[i - 1].life;
         old->from = index < old->from ? index : old->from;
         old->to = index > old->to ? index : old->to;
         return;
     }
-    item x = {.v = v, .bytes = bytes_of(t->c, v, t->stage),
-              .from = index, .to = index};
+    item x = {.v = v, .life = {bytes_of(t->c, v, t->stage), 0, index, index}};
     ND_PUSH(t->c->a, &t->it, x);
     nd_table_put(&t->at, v, (void *)(intptr_t)t->it.n);
 }
@@ -229,8 +102,8 @@ static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
         temps *inner = ND_NEW(c->a, temps);
         inner->stage = t->stage;
         find_temps(c, body, body->block, inner);
-        item x = {.blob = inner, .from = i, .to = i,
-                  .bytes = pack(c->a, &inner->it)};
+        item x = {.blob = inner,
+                  .life = {pack(c->a, &inner->it), 0, i, i}};
         ND_PUSH(c->a, &t->it, x);
     }
 }
@@ -249,10 +122,10 @@ static void emit_places(nd_code *c, nd_stage_mem *s, const temps *t,
     for (int i = 0; i < t->it.n; i++) {
         const item *x = &t->it.v[i];
         if (x->v) {
-            add_place(c, s, x->v, ROOM_FIXED, base + x->at);
+            add_place(c, s, x->v, ROOM_FIXED, base + x->life.at);
             continue;
         }
-        emit_places(c, s, x->blob, base + x->at);
+        emit_places(c, s, x->blob, base + x->life.at);
     }
 }
 
@@ -291,11 +164,11 @@ static void mark_late(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     mark_root(c, user, leaf, READ_LATE | 1 << LIST_FWD);
 }
 
-static bool has_loss(const nd_code *c, int s)
+bool nd_has_loss(const nd_module *m, int stage)
 {
-    const nd_stage *st = &c->m->program->stage[s];
-    for (int i = 0; c->m->loss && i < st->fwd.n; i++)
-        if (st->fwd.v[i] == c->m->loss->def)
+    const nd_stage *st = &m->program->stage[stage];
+    for (int i = 0; m->loss && i < st->fwd.n; i++)
+        if (st->fwd.v[i] == m->loss->def)
             return true;
     return false;
 }
@@ -318,7 +191,7 @@ static void find_uses(nd_code *c, int s, uint8_t *lists)
     for (int i = 0; i < st->fwd.n; i++)
         if (st->fwd.v[i]->kind == OP_OUTPUT)
             nd_leaves(c, st->fwd.v[i], mark_late, lists);
-    if (has_loss(c, s))
+    if (nd_has_loss(c->m, s))
         nd_leaves_of(c, c->m->loss, false, mark_late, lists);
 }
 
@@ -517,7 +390,7 @@ static size_t place_temps(nd_code *c, int s, const uint8_t *lists,
         for (int i = 0; i < t.it.n; i++) {
             item *x = &t.it.v[i];
             if (x->v && lists[x->v->mark] & READ_LATE)
-                x->to = list->v.n;
+                x->life.to = list->v.n;
         }
         size_t bytes = pack(c->a, &t.it);
         emit_places(c, &c->mem.stage[s], &t, at);
@@ -573,7 +446,7 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
     size_t *input_at = ND_NEWN(c->a, size_t, c->nvalues + 1);
     d->loss = (size_t)-1;
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;)
-        if (has_loss(c, s)) {
+        if (nd_has_loss(c->m, s)) {
             d->loss = at;
             at += 64;
         }

@@ -7,21 +7,49 @@
  */
 #include "passes.h"
 
-size_t nd_slots_bytes(const nd_module *m, const nd_stage_mem *stage, int device,
-                      const bool *again)
+typedef const size_t (*slot_bytes)[SCHED_NSPANS];
+
+/* By stage and span: what a microbatch keeps. */
+static slot_bytes kept_bytes(const nd_module *m, const nd_stage_mem *stage,
+                             const bool *again)
 {
     const nd_program *p = m->program;
     size_t (*bytes)[SCHED_NSPANS] =
         nd_alloc(m->ctx->arena, sizeof *bytes * (size_t)p->nstages);
+    for (int s = 0; s < p->nstages; s++)
+        for (int k = 0; k < SCHED_NSPANS; k++)
+            bytes[s][k] = stage[s].kept[again[s]][ROOM_UNTIL_I + k];
+    return (slot_bytes)bytes;
+}
+
+size_t nd_slots_bytes(const nd_module *m, const nd_stage_mem *stage, int device,
+                      const bool *again)
+{
+    const nd_program *p = m->program;
     size_t aside = 0;
     for (int s = 0; s < p->nstages; s++) {
-        const size_t *kept = stage[s].kept[again[s]];
-        for (int k = 0; k < SCHED_NSPANS; k++)
-            bytes[s][k] = kept[1 + k];
-        if (p->stage[s].device == device && again[s] &&
-            kept[ROOM_I_TO_W] > aside)
-            aside = kept[ROOM_I_TO_W];
+        size_t bytes = stage[s].kept[true][ROOM_I_TO_W];
+        if (p->stage[s].device == device && again[s] && bytes > aside)
+            aside = bytes;
     }
     return aside + sched_rooms_bytes(p->sched, device,
-                                     (const size_t (*)[SCHED_NSPANS])bytes);
+                                     kept_bytes(m, stage, again));
+}
+
+bool nd_rooms_check(const nd_code *c)
+{
+    const nd_module *m = c->m;
+    const nd_program *p = m->program;
+    bool *again = ND_NEWN(c->a, bool, p->nstages);
+    sched_rooms rooms;
+    sched_error e = {.text = "no memory", .rank = -1};
+    for (int s = 0; s < p->nstages; s++)
+        again[s] = nd_runs_again(&m->plan, s);
+    slot_bytes bytes = kept_bytes(m, c->mem.stage, again);
+    bool ok = sched_rooms_new(p->sched, bytes, &rooms) &&
+              sched_check_rooms(p->sched, bytes, &rooms, &e);
+    if (ok || rooms.at)
+        sched_rooms_free(&rooms);
+    return ok || nd_schedule_error(m->ctx, m->plan.schedule_loc, "schedule",
+                                   p->sched, &e);
 }

@@ -3,8 +3,10 @@
  * Dynamic programming over (stage, first unit), from the last stage back,
  * twice: once for the least time of the heaviest stage, once, none being
  * heavier than that, for the least sum of squares. A stage grows unit by unit
- * and stops where it is too heavy, so that a pass costs about units^2 steps,
- * whatever the number of stages. Time and memory of a stage only grow with it.
+ * and stops where it is too heavy, and begins only where the stages in front of
+ * it and those behind it are not too heavy either: of equal units a pass costs
+ * units * stages steps, and never more than units^2. Time and memory of a stage
+ * only grow with it.
  *
  * Devices with several stages: the same, then steps that move one unit between
  * two stages as long as they help the heaviest device. That is exact for equal
@@ -22,6 +24,7 @@ typedef struct cutter {
     double *best;                    /* [stage * (n + 1) + unit] */
     int *next;                       /* ... where the next stage begins */
     int *first;                      /* by unit: its first share */
+    double *upto;                    /* by unit: seconds of those before it */
     double limit;                    /* seconds of a stage */
     double room;                     /* bytes of a stage */
     bool squares;
@@ -59,6 +62,13 @@ static bool may_begin(const cutter *c, int s, int u)
            : s > 0 && s < c->s && c->q->opens[u];
 }
 
+/* Can stages that are not too heavy have all units before u, and all others? */
+static bool in_reach(const cutter *c, int s, int u)
+{
+    double before = c->upto[u], after = c->upto[c->n] - before;
+    return !more(before, s * c->limit) && !more(after, (c->s - s) * c->limit);
+}
+
 /* The best for stages s and on, when s begins with unit u. */
 static void solve_one(cutter *c, int s, int u)
 {
@@ -93,7 +103,7 @@ static double solve(cutter *c)
     c->best[c->s * row + c->n] = 0;
     for (int s = c->s - 1; s >= 0; s--)
         for (int u = 0; u < c->n; u++)
-            if (may_begin(c, s, u))
+            if (may_begin(c, s, u) && in_reach(c, s, u))
                 solve_one(c, s, u);
     return c->best[0];
 }
@@ -121,17 +131,6 @@ static void measure(const cutter *c, const int *begin, part_result *out)
     out->fits = c->q->room <= 0 || out->bytes <= c->q->room;
 }
 
-static double squares_of(const cutter *c, const part_result *r)
-{
-    double load[c->q->devices], sum = 0;
-    memset(load, 0, sizeof load);
-    for (int s = 0; s < c->s; s++)
-        load[c->q->device[s]] += r->stage[s].seconds;
-    for (int d = 0; d < c->q->devices; d++)
-        sum += load[d] * load[d];
-    return sum;
-}
-
 /* The next place before or behind u where stage s may begin, or -1. */
 static int step_from(const cutter *c, int s, int u, int by)
 {
@@ -143,38 +142,94 @@ static int step_from(const cutter *c, int s, int u, int by)
 
 /* Stages a .. b begin one place earlier or later: about a unit goes from stage
  * b to a - 1, or back. */
-static bool shift(const cutter *c, int *begin, int a, int b, int by)
+typedef struct move {
+    int *begin;                      /* of all stages, moved */
+    double *load;                    /* of all devices then */
+    int by;
+    bool ends;                       /* no more stages can be moved so */
+} move;
+
+static void set_load(const cutter *c, double *load, const int *begin)
 {
-    for (int s = a; s <= b; s++)
-        if ((begin[s] = step_from(c, s, begin[s], by)) < 0)
-            return false;
-    for (int s = a; s <= b + 1; s++)
-        if (begin[s] <= begin[s - 1])
-            return false;
-    return true;
+    memset(load, 0, sizeof *load * (size_t)c->q->devices);
+    for (int s = 0; s < c->s; s++)
+        load[c->q->device[s]] += c->upto[begin[s + 1]] - c->upto[begin[s]];
+}
+
+static void start(const cutter *c, move *m, const int *begin)
+{
+    memcpy(m->begin, begin, sizeof *begin * (size_t)(c->s + 1));
+    set_load(c, m->load, begin);
+    m->ends = false;
+}
+
+/* Stage s too. False: that is not a cut. */
+static bool shift(const cutter *c, move *m, int s)
+{
+    int was = m->begin[s], now = m->ends ? -1 : step_from(c, s, was, m->by);
+    m->ends = now <= m->begin[s - 1];
+    if (m->ends)
+        return false;
+    double more_before = c->upto[now] - c->upto[was];
+    m->begin[s] = now;
+    m->load[c->q->device[s - 1]] += more_before;
+    m->load[c->q->device[s]] -= more_before;
+    return now < m->begin[s + 1];
+}
+
+typedef struct score {
+    double heaviest, squares;
+} score;
+
+static score score_of(const cutter *c, const double *load)
+{
+    score x = {0, 0};
+    for (int d = 0; d < c->q->devices; d++) {
+        x.heaviest = load[d] > x.heaviest ? load[d] : x.heaviest;
+        x.squares += load[d] * load[d];
+    }
+    return x;
+}
+
+static bool better(score x, score now)
+{
+    return !more(x.heaviest, now.heaviest) &&
+           (more(now.heaviest, x.heaviest) || more(now.squares, x.squares));
+}
+
+/* Would a cut have room that the one at hand may have already? */
+static bool may_be(const cutter *c, const int *begin, bool fits,
+                   part_result *r)
+{
+    if (fits && c->q->room > 0)
+        measure(c, begin, r);
+    return !fits || c->q->room <= 0 || r->fits;
 }
 
 /* The best single move. False: none helps. */
 static bool improve(const cutter *c, int *begin, part_result *now)
 {
-    int trial[c->s + 1], best[c->s + 1];
-    double squares = squares_of(c, now);
-    bool found = false;
+    int moved[2][c->s + 1], best[c->s + 1];
+    double load[2][c->q->devices];
+    move m[2] = {{moved[0], load[0], -1, false}, {moved[1], load[1], 1, false}};
     part_result r = {.stage = malloc(sizeof *r.stage * (size_t)c->s)};
-    for (int i = 0; r.stage && i < 2 * c->s * c->s; i++) {
-        int a = i / 2 / c->s, b = i / 2 % c->s;
-        memcpy(trial, begin, sizeof trial);
-        if (a < 1 || b < a || !shift(c, trial, a, b, i % 2 ? 1 : -1))
-            continue;
-        measure(c, trial, &r);
-        double sq = squares_of(c, &r);
-        if ((now->fits && !r.fits) || more(r.heaviest, now->heaviest) ||
-            (!more(now->heaviest, r.heaviest) && !more(squares, sq)))
-            continue;
-        found = true;
-        now->heaviest = r.heaviest;
-        squares = sq;
-        memcpy(best, trial, sizeof best);
+    bool found = false;
+    set_load(c, load[0], begin);
+    score least = score_of(c, load[0]);
+    for (int a = 1; r.stage && a < c->s; a++) {
+        start(c, &m[0], begin);
+        start(c, &m[1], begin);
+        for (int i = 2 * a; i < 2 * c->s && !(m[0].ends && m[1].ends); i++) {
+            move *x = &m[i % 2];
+            if (!shift(c, x, i / 2))
+                continue;
+            score is = score_of(c, x->load);
+            if (!better(is, least) || !may_be(c, x->begin, now->fits, &r))
+                continue;
+            found = true;
+            least = is;
+            memcpy(best, x->begin, sizeof best);
+        }
     }
     free(r.stage);
     if (found)
@@ -195,21 +250,17 @@ static void read_cut(const cutter *c, int *begin)
 /* A bound that some cut is likely to keep: it makes stages short. */
 static double first_limit(const cutter *c)
 {
-    double sum = 0, most = 0;
-    for (int u = 0; u < c->n; u++) {
-        sum += c->q->seconds[u];
+    double most = 0;
+    for (int u = 0; u < c->n; u++)
         most = c->q->seconds[u] > most ? c->q->seconds[u] : most;
-    }
-    return sum / c->s + most;
+    return c->upto[c->n] / c->s + most;
 }
 
 static bool cut_under(cutter *c, double room, int *begin)
 {
-    double all = 0, best = INFINITY;
+    double all = c->upto[c->n], best = INFINITY;
     c->room = room;
     c->squares = false;
-    for (int u = 0; u < c->n; u++)
-        all += c->q->seconds[u];
     for (c->limit = first_limit(c); !isfinite(best); c->limit *= 2) {
         best = solve(c);
         if (!isfinite(best) && c->limit >= all)
@@ -277,16 +328,21 @@ bool part_cut(const part_ask *q, part_result *out)
     c.best = calloc(cells, sizeof *c.best);
     c.next = calloc(cells, sizeof *c.next);
     c.first = calloc((size_t)q->n + 2, sizeof *c.first);
+    c.upto = calloc((size_t)q->n + 1, sizeof *c.upto);
     out->stage = calloc((size_t)q->stages, sizeof *out->stage);
-    bool ok = begin && c.best && c.next && c.first && out->stage && q->n > 0;
+    bool ok = begin && c.best && c.next && c.first && c.upto && out->stage &&
+              q->n > 0;
     for (int i = 0; ok && i < q->nshares; i++)
         c.first[q->share[i].unit + 1]++;
-    for (int u = 0; ok && u < q->n; u++)
+    for (int u = 0; ok && u < q->n; u++) {
         c.first[u + 1] += c.first[u];
+        c.upto[u + 1] = c.upto[u] + q->seconds[u];
+    }
     ok = ok && cut(&c, begin, out);
     free(begin);
     free(c.best);
     free(c.next);
     free(c.first);
+    free(c.upto);
     return ok;
 }

@@ -222,6 +222,7 @@ typedef struct nd_ext {
     bool piped;                      /* a stage's iterations [lo, hi) */
     int64_t fixed;                   /* the length, if every rank's; or -1 */
     int64_t max;
+    int64_t device;                  /* of all stages of a device: the most */
 } nd_ext;
 
 /* k * n[ext[0]] * n[ext[1]] ... elements. */
@@ -351,6 +352,17 @@ typedef struct nd_vinfo {
                                         iteration ahead; or NULL */
     nd_kernel *kernel;               /* where it is made, in the list at hand */
 } nd_vinfo;
+
+/* ---- pack.c -------------------------------------------------------------- */
+
+/* So many bytes, a multiple of 64, in use from one time until another one, both
+ * included. */
+typedef struct nd_item {
+    size_t bytes, at;                /* at: where they are packed */
+    int from, to;
+} nd_item;
+/* Returns where the last one ends. */
+size_t nd_pack(nd_arena *a, nd_item *const *item, int n);
 
 /* ---- memplan.c: a place for every buffer -------------------------------- */
 
@@ -520,10 +532,13 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 bool nd_overlap_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+bool nd_has_loss(const nd_module *m, int stage);     /* is it this stage's? */
 /* memslots.c. The bytes of a device's slots, with these stages running forward
  * again. */
 size_t nd_slots_bytes(const nd_module *m, const nd_stage_mem *stage, int device,
                       const bool *again);
+/* Proves that they hold what the microbatches keep. Reports what is wrong. */
+bool nd_rooms_check(const nd_code *c);
 /* Arrays of optimizer state that a parameter has. */
 int nd_states_of(const nd_train *t, bool frozen, bool muon);
 const nd_place *nd_place_of(const nd_stage_mem *s, const nd_value *v);

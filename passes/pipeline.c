@@ -14,8 +14,29 @@
 
 /* ---- the repeats and their iterations ------------------------------------ */
 
-/* What the masks of buckets hold. */
-enum { MAX_DEVICES = 32 };
+/* What the masks of buckets hold; and computations of a step, on all stages. */
+enum { MAX_DEVICES = 32, MAX_ACTIONS = 20000000 };
+
+/* A graph that was read may list anything. */
+static bool check_stages(const pipe *pp)
+{
+    const nd_module *m = pp->m;
+    const nd_plan *p = &m->plan;
+    int64_t have = 0, given = 0;
+    if (!p->nstages_given)
+        return true;
+    for (int k = 0; k < pp->repeats.n; k++)
+        have += pp->repeats.v[k].fwd->axes[0]->size;
+    for (int s = 0; s < p->nstages_given; s++)
+        given += p->stages_given[s];
+    if (p->nstages_given != pp->p)
+        nd_error(m->ctx, p->pipe_loc, "a list of %d stages, not %d",
+                 p->nstages_given, pp->p);
+    else if (given != have)
+        nd_error(m->ctx, p->pipe_loc, "the stages hold %lld of %lld "
+                 "iterations", (long long)given, (long long)have);
+    return p->nstages_given == pp->p && given == have;
+}
 
 static bool check_plan(pipe *pp)
 {
@@ -24,6 +45,12 @@ static bool check_plan(pipe *pp)
         nd_error(m->ctx, m->plan.pipe_loc, "%d devices along the pipeline, at "
                  "most %d; a device can have several stages", pp->devices,
                  MAX_DEVICES);
+        return false;
+    }
+    if (2 * (int64_t)pp->p * m->plan.microbatches > MAX_ACTIONS) {
+        nd_error(m->ctx, m->plan.pipe_loc, "%d stages and %d microbatches: a "
+                 "schedule of more than %d computations", pp->p,
+                 m->plan.microbatches, MAX_ACTIONS);
         return false;
     }
     if (pp->p > 1 && m->plan.zero && (m->plan.zero_mesh >> m->mesh.pipe & 1)) {
@@ -265,7 +292,8 @@ bool pass_pipeline(nd_module *m, const nd_options *o)
         !(given = read_file(m, pp.devices)))
         return false;
     pp.p = stage_count(&m->plan, pp.devices);
-    if (!check_plan(&pp) || !find_repeats(&pp) || !check_holders(&pp))
+    if (!check_plan(&pp) || !find_repeats(&pp) || !check_stages(&pp) ||
+        !check_holders(&pp))
         return false;
     if (pp.p > 1)
         own_values(&pp);

@@ -31,7 +31,6 @@ typedef struct trial {
     nd_program *program;
     size_t *bytes;                   /* of a rank, by device */
     const nd_stage_mem *stage;
-    double *f, *b, *w;               /* seconds of F, and of B or I and W */
     bool *again;                     /* the choice, and its seconds */
     double seconds;
 } trial;
@@ -43,21 +42,6 @@ typedef struct choice {
 } choice;
 
 /* ---- one level ----------------------------------------------------------- */
-
-static double seconds_of(const nd_module *m, int stage, nd_op *const *op,
-                         int n)
-{
-    double sum = 0;
-    for (int i = 0; i < n; i++) {
-        double work = nd_op_seconds(m, &nd_default_cluster, op[i]);
-        int64_t lo, hi;
-        if (op[i]->kind == OP_REPEAT &&
-            nd_stage_range(m, stage, op[i]->axes[0], &lo, &hi))
-            work *= (double)(hi - lo) / (double)op[i]->axes[0]->size;
-        sum += work;
-    }
-    return sum;
-}
 
 static void try_level(choice *c, nd_remat level, const nd_options *o)
 {
@@ -73,17 +57,8 @@ static void try_level(choice *c, nd_remat level, const nd_options *o)
     t->stage = code->mem.stage;
     t->bytes = ND_NEWN(c->a, size_t, p->ndevices);
     t->again = ND_NEWN(c->a, bool, p->nstages);
-    t->f = ND_NEWN(c->a, double, 3 * p->nstages);
-    t->b = t->f + p->nstages;
-    t->w = t->b + p->nstages;
     for (int d = 0; d < p->ndevices; d++)
         t->bytes[d] = code->mem.device[d].arena_bytes;
-    for (int s = 0; s < p->nstages; s++) {
-        const nd_stage *st = &p->stage[s];
-        t->f[s] = seconds_of(m, s, st->fwd.v, st->fwd.n);
-        t->b[s] = seconds_of(m, s, st->bwd.v, st->bwd.n);
-        t->w[s] = seconds_of(m, s, st->wgt.v, st->wgt.n);
-    }
 }
 
 /* ---- the choice ---------------------------------------------------------- */
@@ -134,7 +109,7 @@ static double choose(choice *c, trial *t, int device)
         double bytes = bytes_with(c, t, device, stage, n, set),
                cost = 0;
         for (int i = 0; i < n; i++)
-            cost += set >> i & 1 ? t->f[stage[i]] : 0;
+            cost += set >> i & 1 ? p->costs.f[stage[i]] : 0;
         bool better = best_bytes <= room
                           ? bytes <= room && cost < best_cost
                           : bytes < best_bytes;
@@ -158,10 +133,8 @@ static double makespan(choice *c, const trial *t)
     sched_times times;
     sched_error err;
     for (int s = 0; s < p->nstages; s++)
-        back[s] = t->b[s] + (t->again[s] ? t->f[s] : 0);
-    costs.f = t->f;
+        back[s] = p->costs.i[s] + (t->again[s] ? p->costs.f[s] : 0);
     costs.i = back;
-    costs.w = t->w;
     if (!sched_time(p->sched, &costs, &times, &err))
         return 0;
     free(times.rank);

@@ -75,15 +75,16 @@ static void copy(nd_sim *s, const nd_param *p, int stage, size_t start,
                  nd_piece *x, double *flat, size_t room, copy_kind kind)
 {
     const nd_type *t = &p->value->type;
-    int64_t i[ND_MAX_RANK] = {0}, first[ND_MAX_RANK] = {0};
-    for (int d = 0; d < t->rank; d++)
+    int64_t i[ND_MAX_RANK] = {0}, first[ND_MAX_RANK] = {0}, cap[ND_MAX_RANK];
+    for (int d = 0; d < t->rank; d++) {
+        cap[d] = nd_param_cap(s->c, t, d);
         if (s->c->exts.v[nd_ext_of(s->c, t, d)].piped)
             first[d] = nd_range_at(s->c->m, stage, t->axis[d]);
+    }
     for (int64_t k = 0; k < x->count; k++) {
         size_t place = 0;
         for (int d = 0; d < t->rank; d++)
-            place = place * (size_t)nd_param_cap(s->c, t, d) +
-                    (size_t)(first[d] + i[d]);
+            place = place * (size_t)cap[d] + (size_t)(first[d] + i[d]);
         place += start;
         if (place >= room)
             ;                        /* a bucket that is too short */

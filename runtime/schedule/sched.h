@@ -148,9 +148,9 @@ typedef struct sched_ask {
     const sched_costs *costs;    /* NULL: all 1 */
     const double *room;          /* by rank: what all stages of it may keep;
                                     NULL: no limit */
-    bool slots;                  /* ... counted as programs lay it out: the sum
-                                    over stages and spans of sched_slots, not
-                                    the most that is kept at any moment */
+    bool slots;                  /* ... counted as the sum over stages and spans
+                                    of sched_slots, which is enough for any
+                                    layout; not the most kept at a moment */
     bool whole;                  /* B only: the program has no I and W */
     bool quick;                  /* those with names, and rules; for many
                                     questions of which one is asked in full */

@@ -178,7 +178,7 @@ static bool opens[MANY];
 
 static part_result cut(int n, int devices, int v)
 {
-    int device[256];
+    int device[1024];
     part_result r = {0};
     for (int u = 0; u < n; u++)
         opens[u] = true;
@@ -237,6 +237,22 @@ static void large_and_fast(void **state)
     free(r.stage);
 }
 
+/* 32 devices of 32 stages each; and a chain of many units on few stages. */
+static void thousands_of_stages(void **state)
+{
+    (void)state;
+    clock_t from = clock();
+    for (int u = 0; u < MANY; u++)
+        seconds[u] = 1 + draw(10) * 1e-2;
+    double all = 0;
+    for (int u = 0; u < MANY; u++)
+        all += seconds[u];
+    part_result r = cut(MANY, 32, 32);
+    assert_true(r.heaviest < 1.02 * all / 32);
+    free(r.stage);
+    assert_true((double)(clock() - from) / CLOCKS_PER_SEC < 10);
+}
+
 /* What cannot be: too few units, too little memory, with the numbers. */
 static void refusals(void **state)
 {
@@ -274,6 +290,7 @@ int main(void)
         cmocka_unit_test(several_per_device),
         cmocka_unit_test(by_hand),
         cmocka_unit_test(large_and_fast),
+        cmocka_unit_test(thousands_of_stages),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -275,7 +275,7 @@ static void test_file(void **state)
     release(m);
     m = module_of(SCHED_KIND_FILE, 2, 1, &k);
     m->plan.schedule_file = "/nowhere/at.csv";
-    expect(m, pass_schedule(m, &o), "cannot read `/nowhere/at.csv`");
+    expect(m, pass_schedule(m, &o), "/nowhere/at.csv: cannot read it");
     release(m);
 }
 
