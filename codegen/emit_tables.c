@@ -288,23 +288,14 @@ static void stage_outputs(cg *g, nd_buf *b, int s)
     cg_fold(b, 0, t.s);
 }
 
-/* Does the schedule take gradients of inputs and of weights apart? */
-static bool in_halves(const sched *x)
-{
-    for (int d = 0; d < x->ranks; d++)
-        for (int i = 0; i < x->row[d].n; i++)
-            if (x->row[d].v[i].op == SCHED_I)
-                return true;
-    return false;
-}
-
 static void run_row(cg *g, nd_buf *b, int s, const char *op, const char *fn)
 {
     nd_putf(b, "            [NDRT_%s] = %s%s,\n", op, cg_stage_prefix(g, s),
             fn);
 }
 
-static void stage_row(cg *g, nd_buf *b, int s)
+/* halves: the schedule has I and W. */
+static void stage_row(cg *g, nd_buf *b, int s, bool halves)
 {
     const nd_program *p = g->m->program;
     const nd_stage *st = &p->stage[s];
@@ -329,7 +320,7 @@ static void stage_row(cg *g, nd_buf *b, int s)
     nd_put(b, "        .run = {\n");
     run_row(g, b, s, "F", "forward");
     run_row(g, b, s, "B", "backward");
-    if (st->wgt.n || in_halves(p->sched))
+    if (st->wgt.n || halves)
         run_row(g, b, s, "I", st->wgt.n ? "backward_input" : "backward");
     if (st->wgt.n)
         run_row(g, b, s, "W", "backward_weights");
@@ -484,9 +475,10 @@ void cg_emit_tables(cg *g, nd_buf *b)
         stage_outputs(g, b, s);
     if (g->m->outputs.n)
         nd_put(b, "\n");
+    bool halves = nd_in_halves(g->m->program->sched);
     nd_put(b, "static const ndrt_stage stages[] = {\n");
     for (int s = 0; s < g->m->program->nstages; s++)
-        stage_row(g, b, s);
+        stage_row(g, b, s, halves);
     nd_put(b, "};\n\n");
     emit_schedule(g, b);
     emit_program(g, b);

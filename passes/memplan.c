@@ -8,8 +8,9 @@
  *
  * What a stage keeps of a microbatch lives until its gradients have been taken:
  * until I if W reads it not, else until W; or from I to W. Each span has room
- * for as many microbatches as the schedule lets live at once (slots), and
- * offsets are those within one slot: another schedule has the same offsets.
+ * for as many microbatches as the schedule lets live at once: slots, which
+ * stages of a device may share (memslots.c). Offsets are those within one slot,
+ * so another schedule has the same offsets.
  *
  * A temporary lives from the first to the last kernel that touches it; those
  * that never live together share bytes. What a repeat's body makes is planned

@@ -90,6 +90,11 @@ nd_program *nd_program_new(nd_module *m, int devices);
  * that nothing fits into the memory. */
 bool nd_choose_schedule(nd_module *m, const nd_options *o);
 
+/* ---- split.c ------------------------------------------------------------- */
+
+/* Does a schedule take gradients of inputs and of weights apart? */
+bool nd_in_halves(const sched *x);
+
 /* ---- stage_costs.c ------------------------------------------------------- */
 
 /* Fills program->costs: seconds by nd_default_cluster. `i` is all of backward

@@ -103,7 +103,7 @@ static const nd_op *pipelined_repeat(const nd_module *m)
     return NULL;
 }
 
-/* What stands before a pipelined repeat runs on the first stage; the last one
+/* What stands before the first pipelined repeat runs on early stages; others
  * would need its parameters to make it again. */
 static void find_fenced(remat *r)
 {

@@ -293,9 +293,9 @@ static void divide_all(split *s, nd_block *b)
     }
 }
 
-static bool has_halves(const sched *x)
+bool nd_in_halves(const sched *x)
 {
-    for (int d = 0; x && d < x->ranks; d++)
+    for (int d = 0; d < x->ranks; d++)
         for (int i = 0; i < x->row[d].n; i++)
             if (x->row[d].v[i].op == SCHED_I || x->row[d].v[i].op == SCHED_W)
                 return true;
@@ -308,7 +308,7 @@ bool nd_wants_split(const nd_module *m)
     const nd_searched *x = m->plan.searched;
     return m->program->nstages > 1 &&
            ((x ? !x->whole : k == SCHED_KIND_AUTO) || sched_has(k, 'w') ||
-            has_halves(m->program->sched));
+            (m->program->sched && nd_in_halves(m->program->sched)));
 }
 
 bool nd_split_backward(pipe *places)
