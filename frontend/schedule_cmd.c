@@ -216,7 +216,7 @@ static bool make(job *j)
     if (2 * v * ask.ranks * ask.micro > MOST_ACTIONS)
         return fail(j, "that is a schedule of more than 20 million actions");
     if (!sched_legal(&ask, &e))
-        return tell(j, NULL, &e);
+        return fail(j, e.text);      /* it begins with the schedule's name */
     if (!find_costs(j, (int)v * ask.ranks))
         return false;
     if (ask.kind == SCHED_KIND_AUTO)

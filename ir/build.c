@@ -599,8 +599,9 @@ void nd_repeat_yield(nd_module *m, nd_op *r, nd_value *const *next)
     nd_block *b = r->body;
     for (int i = 0; i < r->ncarry; i++)
         ND_PUSH(m->ctx->arena, &b->yields, NULL);
+    if (!r->ncarry)
+        return;
     memmove(b->yields.v + r->ncarry, b->yields.v,
             sizeof *b->yields.v * (size_t)(b->yields.n - r->ncarry));
-    if (r->ncarry)
-        memcpy(b->yields.v, next, sizeof *next * (size_t)r->ncarry);
+    memcpy(b->yields.v, next, sizeof *next * (size_t)r->ncarry);
 }

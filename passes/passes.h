@@ -142,7 +142,7 @@ typedef enum {
     ND_SCHEDULE_CSV, ND_SCHEDULE_COMMS,      /* computations; messages too */
     ND_SCHEDULE_SVG, ND_SCHEDULE_JSON
 } nd_schedule_form;
-void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form);
+void nd_schedule_show(nd_buf *b, nd_module *m, nd_schedule_form form);
 /* Idle time over all time of all devices, between 0 and 1. */
 double nd_schedule_bubble(const nd_module *m);
 

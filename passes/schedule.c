@@ -95,8 +95,14 @@ static bool fits(nd_module *m, const sched *s)
 {
     const nd_program *p = m->program;
     sched_error e;
-    if (s->ranks != p->ndevices || s->stages != p->nstages ||
-        s->micro != p->nmicro) {
+    bool same = s->ranks == p->ndevices && s->stages == p->nstages;
+    if (same && s->micro != p->nmicro) {
+        sched_fail(&e, -1, 0, "%s is for %d microbatch%s, the program has %d: "
+                   "write microbatches = %d", s->name, s->micro,
+                   s->micro == 1 ? "" : "es", p->nmicro, s->micro);
+        return tell(m, NULL, &e);
+    }
+    if (!same) {
         sched_fail(&e, -1, 0, "%s is for %d devices, %d stages and %d "
                    "microbatches; the program has %d, %d and %d", s->name,
                    s->ranks, s->stages, s->micro, p->ndevices, p->nstages,
@@ -170,12 +176,34 @@ double nd_schedule_bubble(const nd_module *m)
     return t.bubble_total;
 }
 
-void nd_schedule_show(nd_buf *b, const nd_module *m, nd_schedule_form form)
+/* The model's seconds, and the bytes that a microbatch keeps on each stage. */
+static sched_costs bytes_of(nd_module *m)
+{
+    const nd_program *p = m->program;
+    const nd_stage_mem *mem = nd_code_new(m)->mem.stage;
+    double *kept = ND_NEWN(m->ctx->arena, double, SCHED_NSPANS * p->nstages);
+    for (int s = 0; s < p->nstages; s++) {
+        const size_t *room = mem[s].kept[nd_runs_again(&m->plan, s)];
+        for (int k = 0; k < SCHED_NSPANS; k++)
+            kept[k * p->nstages + s] = (double)room[ROOM_UNTIL_I + k];
+    }
+    sched_costs c = p->costs;
+    c.until_i = kept;
+    c.until_w = kept + p->nstages;
+    c.i_to_w = kept + 2 * p->nstages;
+    return c;
+}
+
+void nd_schedule_show(nd_buf *b, nd_module *m, nd_schedule_form form)
 {
     bool to_scale = form == ND_SCHEDULE_SVG || form == ND_SCHEDULE_JSON ||
                     (form == ND_SCHEDULE_DRAWN && m->program->measured);
-    sched_costs slots = slots_of(m);
+    sched_costs slots = slots_of(m), bytes;
     const sched_costs *costs = to_scale ? &m->program->costs : &slots;
+    if (form == ND_SCHEDULE_SVG) {
+        bytes = bytes_of(m);
+        costs = &bytes;
+    }
     sched *s = m->program->sched;
     sched_times t;
     sched_text text = {0};

@@ -102,6 +102,21 @@ static ndrt_status own_schedule(const maker *m)
 
 /* ---- another one ------------------------------------------------------- */
 
+/* A word is a name, if not a file: `ndc schedule` takes it for one, too. */
+static ndrt_status unknown_schedule(const maker *m, const char *name)
+{
+    sched_text names = {0};
+
+    for (int k = 0; k < SCHED_NKINDS; k++)
+        sched_put(&names, " %s%s", sched_kinds[k].name,
+                  sched_kinds[k].v ? "" : "(2)");
+    ndrt_status s = refuse(m, NDRT_EUSAGE, "no schedule is called \"%s\"; "
+                           "there are%s, and files", name,
+                           names.s ? names.s : "");
+    free(names.s);
+    return s;
+}
+
 static ndrt_status read_schedule(maker *m, const char *path)
 {
     char error[512];
@@ -110,9 +125,10 @@ static ndrt_status read_schedule(maker *m, const char *path)
     sched_error e = {.rank = -1};
     ndrt_status s = ndrt_map_file(path, &text, &n, error, sizeof error);
 
+    if (s != NDRT_OK && !strpbrk(path, "./"))
+        return unknown_schedule(m, path);
     if (s != NDRT_OK)
-        return refuse(m, s, "--schedule: %s; a schedule is a file, or one of "
-                      "1f1b, interleaved(2), zb_h1, ..", error);
+        return refuse(m, s, "--schedule: %s", error);
     m->c->sched = sched_read(text ? text : "", n, path, &e);
     if (text)
         munmap(text, n);

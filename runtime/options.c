@@ -366,7 +366,10 @@ static ndrt_status one(const ndrt_program *p, int argc, char **argv, int *at,
                     or + 1);
         else
             fprintf(err, "%s: error: %s \"%s\" is not a number of that kind "
-                    "(not negative%s)\n", p->name, options[id].name, value,
+                    "(%s%s)\n", p->name, options[id].name, value,
+                    (option_id)id == MICROBATCHES ||
+                            (option_id)id == TRACE_STEP ? "at least 1"
+                                                        : "not negative",
                     kind[0] == 'N' ? ", whole" : "");
         return NDRT_EUSAGE;
     }

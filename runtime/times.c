@@ -153,8 +153,8 @@ static void compare_step(ndrt_rank *r, table *t)
             t->of[I][stage] = t->of[B][stage];
     if (expected && sched_time(expected, &costs, &times, &err)) {
         double took = step_took(t);
-        ndrt_log_note(r, "the actions of a step took %.3f ms; of these times, "
-                      "%.3f ms were expected (ratio %.3f)", 1e3 * took,
+        ndrt_log_note(r, "the actions of a step took %.3f ms; by the times of "
+                      "each, %.3f ms were expected (ratio %.3f)", 1e3 * took,
                       1e3 * times.makespan, took / times.makespan);
         free(times.rank);
     }

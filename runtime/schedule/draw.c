@@ -11,6 +11,7 @@
  */
 #include "sched.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,6 +195,24 @@ static const char *many(int n, const char *one, const char *more)
     return n == 1 ? one : more;
 }
 
+/* Of many ranks, the least and the most. */
+static void put_in_flight(const sched *s, const sched_times *t, sched_text *out)
+{
+    enum { MANY = 16 };
+    int least = INT_MAX, most = 0;
+    for (int r = 0; r < s->ranks; r++) {
+        int n = t->rank[r].chunks;
+        if (s->ranks <= MANY)
+            sched_put(out, " %d", n);
+        least = n < least ? n : least;
+        most = n > most ? n : most;
+    }
+    if (s->ranks > MANY && least == most)
+        sched_put(out, " %d", most);
+    else if (s->ranks > MANY)
+        sched_put(out, " %d to %d", least, most);
+}
+
 void sched_headline(const sched *s, const sched_times *t, double seconds,
                     sched_text *out)
 {
@@ -205,8 +224,7 @@ void sched_headline(const sched *s, const sched_times *t, double seconds,
     sched_put_time(out, t->makespan, seconds);
     sched_put(out, ", bubble %.1f%% of the time, %.1f%% of the work, in flight",
               100 * t->bubble_total, 100 * t->bubble_ideal);
-    for (int r = 0; r < s->ranks; r++)
-        sched_put(out, " %d", t->rank[r].chunks);
+    put_in_flight(s, t, out);
     sched_put(out, "\n");
 }
 

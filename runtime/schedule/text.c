@@ -96,7 +96,8 @@ static bool read_action(reader *r, const char *c, const char *stop)
     if (mb < 0)
         return bad(r, "has no microbatch");
     if (c < stop)
-        return bad(r, "goes on after its microbatch");
+        return bad(r, "goes on after its microbatch; commas separate "
+                   "actions");
     if (stage > MOST || mb > MOST)
         return bad(r, "has a number above 999999");
     sched_push(r->s, r->row, (sched_op)op, stage, mb);

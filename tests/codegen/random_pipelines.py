@@ -18,6 +18,7 @@ import concurrent.futures
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,9 +35,8 @@ def tower(r):
     """Skip connections from before the repeat and a first half into a second."""
     text = "model m(x: f32[batch, d], part: f32[batch]) {\n"
     tied = r.random() < 0.5
-    text += "  e = param [d] ~ normal(1.0)\n  y = x * e\n  skip = tanh(sum[d](x * (param [d] ~ normal(1.0) as s0)))\n" \
-        if False else "  e = param [d] ~ normal(1.0)\n  s0 = param [d] ~ normal(1.0)\n  y = x * e\n" \
-                      "  skip = tanh(sum[d](x * s0))\n"
+    text += "  e = param [d] ~ normal(1.0)\n  s0 = param [d] ~ normal(1.0)\n  y = x * e\n" \
+            "  skip = tanh(sum[d](x * s0))\n"
     text += "  repeat layers {\n    h = linear[d -> ffn](y) as up\n"
     if r.random() < 0.5:
         text += "    h = dropout(h, 0.3)\n"
@@ -56,7 +56,6 @@ def attention(r):
     text += "  wte = param [vocab -> d] ~ normal(0.5)\n  x = wte[vocab: t]\n  repeat layers {\n"
     text += "    x = x + attention[seq, d -> heads, head](rmsnorm[d](x) as n1%s) as attn\n" % (
         ", p_drop = 0.3" if r.random() < 0.4 else "")
-    text = text.replace("(rmsnorm[d](x) as n1,", "(rmsnorm[d](x) as n1,")
     text += "    x = x + linear[ffn -> d](gelu(linear[d -> ffn](x) as up)) as down\n  }\n"
     tied = r.random() < 0.5
     text += "  logits = %s\n" % ("sum[d](layernorm[d](x) * wte)" if tied else "linear[d -> vocab](layernorm[d](x)) as head")
@@ -184,7 +183,7 @@ class Case:
             r = run([ARGS.ndc, self.stem + ".nd", "--plan", self.stem + ".pipe", "--emit=plan"])
             if r.returncode == 1:
                 return r
-            how = r.stdout.split("per rank: ", 1)[1].split("\n")[0]
+            how = re.search(r"^recompute auto, .*: (\w+)$", r.stdout, re.M).group(1)
         open(self.stem + ".one", "w").write(self.one.replace("}", "  recompute %s\n}" % how))
         return None
 

@@ -90,6 +90,8 @@ expect 1 "cannot read \`none.csv\`" none.csv
 expect 1 "did you mean \`1f1b\`?" 1f2b --ranks 2 --microbatches 2
 expect 1 "did you mean \`interleaved(2)\`?" interleaved
 expect 1 "for --ranks P and --microbatches M" gpipe --ranks 2
+expect 1 "error: dualpipe_v over p = 3 ranks: m >= 2 p" \
+    dualpipe_v --ranks 3 --microbatches 3
 expect 1 "--ranks 0: expected a number from 1" gpipe --ranks 0 --microbatches 1
 expect 1 "--microbatches 1x: expected" gpipe --ranks 1 --microbatches 1x
 expect 1 "--costs 1,2: expected" gpipe --ranks 2 --microbatches 2 --costs 1,2

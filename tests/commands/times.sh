@@ -64,6 +64,9 @@ ND
 gpt=$source/examples/gpt.nd
 small="--set batch=6 --set d=66 --set seq=16 --set vocab=61"
 expect 0 '30.' "$gpt" --plan two.nd $small --emit=schedule --times times.csv
+expect 0 '30.' "$gpt" --plan two.nd $small --emit=schedule.svg --times times.csv
+expect 0 'class="kept"' "$gpt" --plan two.nd $small --emit=schedule.svg
+expect 0 ' KiB</text>' "$gpt" --plan two.nd $small --emit=schedule.svg
 expect 1 '--times bad.csv: row 3, column 2' "$gpt" --plan two.nd $small \
     --emit=schedule --times bad.csv
 expect 1 '--times none.csv: No such file' "$gpt" --plan two.nd $small \

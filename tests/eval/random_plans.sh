@@ -3,7 +3,7 @@
 # of tests/fixtures under random plans (tests/tools: nd_random, nd_plans): the
 # evaluator on all ranks equals the evaluator on one device, in f64; for every
 # fifth seed also the generated program. A plan may be refused, with an error that
-# says where; most must not be. What says `combine: ...` is no refusal but an op
+# says where; most must not be, without --pipelines (nd_plans). What says `combine: ...` is no refusal but an op
 # that the passes left ill-typed.
 #
 # 60 seeds, 300 with NDC_LONG, 12 with sanitizers. Of one seed it prints the
@@ -20,8 +20,8 @@ trap 'rm -rf "$work"' EXIT
 jobs=''
 trap 'kill $jobs; exit 2' HUP INT TERM
 
-pipelines=''
-[ "${1:-}" != --pipelines ] || { pipelines=$1; shift; }
+pipelines='' most_refused=30
+[ "${1:-}" != --pipelines ] || { pipelines=$1 most_refused=70; shift; }
 models=$(ls "$source"/tests/fixtures/*.nd)
 set_model() {                        # the K-th of them, counted round
     shift "$(($1 % ($# - 1) + 1))"
@@ -108,4 +108,4 @@ echo "$n seeds: $((n - bad - refused)) agree, $bad do not," \
     "$refused plans are refused"
 cat "$work"/*.out | grep 'error: ' | sed 's/.*error: //; s/`[^`]*`/`x`/g' |
     sort | uniq -c | sort -n -r
-[ "$bad" = 0 ] && [ $((refused * 100)) -le $((n * 30)) ]
+[ "$bad" = 0 ] && [ $((refused * 100)) -le $((n * most_refused)) ]

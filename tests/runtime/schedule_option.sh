@@ -57,14 +57,21 @@ refuses 2 'has 2 stages per device, the program was compiled with 1' \
     whole --schedule zb_v
 refuses 2 'changes what is computed' whole --schedule pipedream
 refuses 2 'only the compiler knows' whole --schedule auto
-refuses 1 'cannot read "one_f_one_b"' whole --schedule one_f_one_b
+refuses 2 'no schedule is called "one_f_one_b"; there are gpipe 1f1b' \
+    whole --schedule one_f_one_b
 refuses 2 'has stage 2 on rank 1, the program on 0' two --schedule zb_v
+refuses 2 '"0" is not a number of that kind (at least 1, whole)' \
+    whole --microbatches 0
 refuses 2 'room for 4' whole --microbatches 1
 refuses 2 'all of size 4 (batch/micro), which is a constant' \
     even --microbatches 4
 refuses 2 'compiled for 1, and nothing in it is cut' one --microbatches 2
 refuses 2 'is not a number of that kind' whole --microbatches 4294967299
 refuses 2 'legal are' two --schedule 'interleaved(2)' --microbatches 5
+
+refuses 2 'no schedule is called "bfs"; there are gpipe 1f1b .* bfs(2) ' \
+    two --schedule bfs
+refuses 1 'cannot read "./none"' two --schedule ./none
 
 # A file: its own microbatches, with messages or without.
 printf '0F0,0F1,0F2,0B0,0B1,0B2\n,1F0,1B0,1F1,1B1,1F2,1B2\n' >"$dir/three.csv"

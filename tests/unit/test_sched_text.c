@@ -150,7 +150,7 @@ static void test_errors(void **state)
         {"0f0", "`0f0` is no action"},
         {"0F-1", "`0F-1` has no microbatch"},
         {"-1F0", "`-1F0` is no action"},
-        {"0F0;0B0", "`0F0;0B0` goes on"},
+        {"0F0;0B0", "`0F0;0B0` goes on after its microbatch; commas separate"},
         {"0UNSHARD1", "`0UNSHARD1` is no action"},
         {"0SEND_F", "`0SEND_F` has no microbatch"},
         {"0F1000000", "`0F1000000` has a number above 999999"},

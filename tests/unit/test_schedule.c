@@ -269,8 +269,8 @@ static void test_file(void **state)
            "later");
     release(m);
     m = from_file("0F0,0B0\n1F0,1B0\n", 2, 3, &k);
-    expect(m, pass_schedule(m, &o), "is for 2 devices, 2 stages and 1 "
-           "microbatches; the program has 2, 2 and 3");
+    expect(m, pass_schedule(m, &o), "is for 1 microbatch, the program has "
+           "3: write microbatches = 1");
     unlink(m->plan.schedule_file);
     release(m);
     m = module_of(SCHED_KIND_FILE, 2, 1, &k);
