@@ -83,7 +83,8 @@ bool cg_emit_c(nd_module *m, nd_buf *out)
     nd_buf code = {.arena = g->a};
     g->out = &code;
     if (!nd_buckets_check(g->c) || !nd_extents_check(g->c) ||
-        !nd_overlap_check(g->c) || !nd_rooms_check(g->c))
+        !nd_overlap_check(g->c) || !nd_rooms_check(g->c) ||
+        !nd_memory_check(g->c))
         return false;
     for (int s = 0; s < m->program->nstages; s++)
         cg_emit_stage(g, s);

@@ -116,10 +116,12 @@ static void report_plan(report *r)
                 m->size[i]);
     nd_putf(r->b, "\n  microbatches  %d\n", p->nmicro);
     if (p->nstages > 1)
-        nd_putf(r->b, "  pipeline      %d stages over %s, %s, bubble %.1f%%\n",
+        nd_putf(r->b, "  pipeline      %d stages over %s, %s, bubble %.1f%%, "
+                "%s a step\n",
                 p->nstages, m->name[m->pipe],
                 cg_schedule_name(r->m),
-                100 * nd_schedule_bubble(r->m));
+                100 * nd_schedule_bubble(r->m),
+                cg_seconds(r->a, nd_schedule_seconds(r->m)));
     int64_t n = 0;
     for (int i = 0; i < r->m->params.n; i++)
         n += nd_numel(&r->m->params.v[i]->value->type);
@@ -424,6 +426,7 @@ void cg_report_plan(nd_module *m, nd_buf *out)
     report_plan(&r);
     report_fullest(&r);
     report_slowest(&r);
+    nd_memory_check(r.c);
     if (m->plan.searched)
         nd_put(out, "\n");
     cg_put_searched(m, "", out);

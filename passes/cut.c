@@ -128,11 +128,13 @@ static bool choose(const pipe *pp, asking *x, part_result *r)
 static bool has_fewer(const pipe *pp, asking *x)
 {
     bool any = false;
+    if (pp->m->plan.schedule != SCHED_KIND_AUTO)
+        return false;
     for (int s = 0; s < pp->p; s++) {
         any |= x->flight[s] > 1;
         x->flight[s] = (x->flight[s] + 1) / 2;
     }
-    return any && pp->m->plan.schedule == SCHED_KIND_AUTO;
+    return any;
 }
 
 /* ---- what cannot be ------------------------------------------------------ */

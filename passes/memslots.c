@@ -53,3 +53,23 @@ bool nd_rooms_check(const nd_code *c)
     return ok || nd_schedule_error(m->ctx, m->plan.schedule_loc, "schedule",
                                    p->sched, &e);
 }
+
+bool nd_memory_check(const nd_code *c)
+{
+    const nd_module *m = c->m;
+    double limit = m->plan.memory;
+    bool ok = true;
+    for (int d = 0; limit > 0 && d < m->program->ndevices; d++) {
+        size_t bytes = c->mem.device[d].arena_bytes;
+        if ((double)bytes <= limit)
+            continue;
+        nd_error(m->ctx, m->plan.pipe_loc, "device %d of the pipeline needs "
+                 "%zu bytes, more than its %.0f", d, bytes, limit);
+        if (ok)
+            nd_note(m->ctx, m->plan.pipe_loc, "`recompute auto(bytes)` keeps "
+                    "less, and `schedule = auto` looks for a schedule that "
+                    "does");
+        ok = false;
+    }
+    return ok;
+}

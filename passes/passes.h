@@ -145,6 +145,8 @@ typedef enum {
 void nd_schedule_show(nd_buf *b, nd_module *m, nd_schedule_form form);
 /* Idle time over all time of all devices, between 0 and 1. */
 double nd_schedule_bubble(const nd_module *m);
+/* From the first computation of a step to its last, by the stages' times. */
+double nd_schedule_seconds(const nd_module *m);
 
 /* ---- cost.c ------------------------------------------------------------- */
 
@@ -542,6 +544,9 @@ bool nd_has_loss(const nd_module *m, int stage);     /* is it this stage's? */
  * again. */
 size_t nd_slots_bytes(const nd_module *m, const nd_stage_mem *stage, int device,
                       const bool *again);
+/* Does every device fit the plan's memory, to the byte? Reports those that do
+ * not. */
+bool nd_memory_check(const nd_code *c);
 /* Proves that they hold what the microbatches keep. Reports what is wrong. */
 bool nd_rooms_check(const nd_code *c);
 /* Arrays of optimizer state that a parameter has. */

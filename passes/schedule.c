@@ -176,6 +176,15 @@ double nd_schedule_bubble(const nd_module *m)
     return t.bubble_total;
 }
 
+double nd_schedule_seconds(const nd_module *m)
+{
+    sched_times t;
+    if (!times_of(m, &m->program->costs, &t))
+        return 0;
+    free(t.rank);
+    return t.makespan;
+}
+
 /* The model's seconds, and the bytes that a microbatch keeps on each stage. */
 static sched_costs bytes_of(nd_module *m)
 {

@@ -418,3 +418,20 @@ bool sched_check(const sched *s, const uint8_t *cross, sched_error *err)
     free(p.listed);
     return ok;
 }
+
+void sched_crossings(const sched *s, uint8_t *cross)
+{
+    for (int i = 0; i + 1 < s->stages; i++)
+        cross[i] = s->rank_of[i] == s->rank_of[i + 1]
+                       ? SCHED_AHEAD | SCHED_BACK : 0;
+    for (int r = 0; r < s->ranks; r++)
+        for (int i = 0; i < s->row[r].n; i++) {
+            const sched_action *a = &s->row[r].v[i];
+            bool up = a->op == SCHED_RECV_F || a->op == SCHED_SEND_B;
+            int lower = a->stage - up;
+            if (sched_is_compute(a->op) || lower < 0 || lower + 1 >= s->stages)
+                continue;
+            cross[lower] |= a->op == SCHED_SEND_F || a->op == SCHED_RECV_F
+                                ? SCHED_AHEAD : SCHED_BACK;
+        }
+}

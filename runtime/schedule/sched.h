@@ -186,6 +186,9 @@ bool sched_lower(sched *s, const sched_costs *costs, sched_error *err);
 /* Is it right? Complete, in order, without deadlock under rendezvous, first in
  * first out on each channel. Of computations alone, or with messages. */
 bool sched_check(const sched *s, const uint8_t *cross, sched_error *err);
+/* What crosses, as far as a schedule with messages says it: stages - 1 of them;
+ * between stages of one device anything may. */
+void sched_crossings(const sched *s, uint8_t *cross);
 /* The table around what is wrong, as text that the caller frees. */
 char *sched_table_around(const sched *s, const sched_error *err);
 

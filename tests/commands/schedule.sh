@@ -134,4 +134,16 @@ json.load(open("x.schedule.json")); x.parse("x.schedule.svg")' ||
         fail "not what JSON and XML are"
 fi
 
+# A program's own, of whose last stage nothing comes back: read again.
+cat >vee.nd <<'ND'
+plan {
+  mesh     pp = 4
+  pipeline layers -> pp, schedule = zb_v, microbatches = 8
+}
+ND
+"$ndc" "${NDC_SOURCE:-../..}/examples/gpt.nd" --plan vee.nd --set batch=16 \
+    --set seq=16 --set d=24 --set heads=3 --set layers=8 --set ffn=48 \
+    --emit=schedule.comms.csv -o own.csv || fail "own schedule"
+schedule own.csv
+
 [ $failed -eq 0 ]
