@@ -16,6 +16,7 @@
  */
 #include "passes.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -141,7 +142,7 @@ static double makespan(choice *c, const trial *t)
         back[s] = p->costs.i[s] + (t->again[s] ? p->costs.f[s] : 0);
     costs.i = back;
     if (!sched_time(p->sched, &costs, &times, &err))
-        return 0;
+        return INFINITY;
     free(times.rank);
     return times.makespan;
 }
