@@ -42,7 +42,7 @@ done
 
 measure() { # PROGRAM SCHEDULE
     "$tmp/$1" --schedule "$2" --threads 1 --times "$tmp/times" 2>&1 |
-        sed -n 's/.* took \([0-9.]*\) ms; .*times, \([0-9.]*\) ms .*ratio \([0-9.]*\).*/\1 \2 \3/p' \
+        sed -n 's/.* took \([0-9.]*\) ms; .* \([0-9.]*\) ms .*ratio \([0-9.]*\).*/\1 \2 \3/p' \
         >> "$tmp/$2.runs"
 }
 i=0
@@ -53,6 +53,7 @@ while [ $i -lt "$runs" ]; do
     i=$((i + 1))
 done
 for kind in gpipe 1f1b zb_h1; do
+    [ -s "$tmp/$kind.runs" ] || { echo "$kind: no times" >&2; exit 1; }
     sort -k3 -n "$tmp/$kind.runs" | awk -v kind=$kind '{ v[NR] = $0 }
         END { split(v[int((NR + 1) / 2)], m, " ")
               split(v[1], low, " "); split(v[NR], high, " ")
