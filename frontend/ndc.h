@@ -116,8 +116,8 @@ typedef struct ndc_schedule_options {
     const char *times;               /* instead: a file that a program wrote */
     const char *room;                /* of auto: microbatches of one stage that
                                         a rank may hold; NULL: any number */
-    const char *emit;                /* timeline (NULL), csv, comms, svg or
-                                        json */
+    const char *emit;                /* timeline (NULL), figures, csv, comms,
+                                        svg or json */
     const char *out;                 /* NULL: stdout */
     bool list;                       /* the schedules that have a name */
 } ndc_schedule_options;

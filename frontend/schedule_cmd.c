@@ -15,11 +15,13 @@
 
 enum { MOST_RANKS = 4096, MOST_MICRO = 100000, MOST_ACTIONS = 20000000 };
 
-typedef enum { AS_TIMELINE, AS_CSV, AS_COMMS, AS_SVG, AS_JSON, NFORMS } form;
+typedef enum {
+    AS_TIMELINE, AS_FIGURES, AS_CSV, AS_COMMS, AS_SVG, AS_JSON, NFORMS
+} form;
 
 static const char *const form_names[] = {
-    [AS_TIMELINE] = "timeline", [AS_CSV] = "csv", [AS_COMMS] = "comms",
-    [AS_SVG] = "svg", [AS_JSON] = "json",
+    [AS_TIMELINE] = "timeline", [AS_FIGURES] = "figures", [AS_CSV] = "csv",
+    [AS_COMMS] = "comms", [AS_SVG] = "svg", [AS_JSON] = "json",
 };
 
 typedef struct job {
@@ -87,7 +89,7 @@ static bool find_form(job *j, form *out)
             return true;
         }
     nd_error(j->c, nd_nowhere, "--emit=%s: a schedule is shown as timeline, "
-             "csv, comms, svg or json", name);
+             "figures, csv, comms, svg or json", name);
     return false;
 }
 
@@ -261,6 +263,8 @@ static bool show(job *j, form as, sched_text *out)
         return tell(j, j->s, &e);
     if (as == AS_TIMELINE)
         sched_draw(j->s, &t, j->seconds, out);
+    else if (as == AS_FIGURES)
+        sched_figures(j->s, &t, j->seconds, out);
     else if (as == AS_SVG)
         sched_svg(j->s, &t, &j->costs, j->seconds, out);
     else if (as == AS_JSON)

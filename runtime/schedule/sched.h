@@ -287,7 +287,10 @@ void sched_write_row(const sched *s, int rank, sched_text *out);
  * times are slots. For a terminal: */
 void sched_draw(const sched *s, const sched_times *t, double seconds,
                 sched_text *out);
-/* Its first line alone. */
+/* What it comes to on each rank. */
+void sched_figures(const sched *s, const sched_times *t, double seconds,
+                   sched_text *out);
+/* The first line of both alone. */
 void sched_headline(const sched *s, const sched_times *t, double seconds,
                     sched_text *out);
 /* With the memory over time, where costs say what is kept; or NULL. */

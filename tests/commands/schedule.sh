@@ -134,6 +134,11 @@ json.load(open("x.schedule.json")); x.parse("x.schedule.svg")' ||
         fail "not what JSON and XML are"
 fi
 
+# Each rank's figures, in both meanings of the bubble.
+schedule 1f1b --ranks 4 --microbatches 8 --emit=figures
+grep -q '^   3    24 slots     3 slots    27 slots .* 27.3%    37.5%          1$' \
+    out || fail "no figures: $(cat out)"
+
 # A program's own, of whose last stage nothing comes back: read again.
 cat >vee.nd <<'ND'
 plan {
