@@ -222,6 +222,18 @@ static bool piped_axes(ck *c, const ast_names *names)
     return true;
 }
 
+/* A stage without iterations is mostly a mistake; a list may ask for it. */
+static void check_empty(ck *c)
+{
+    const nd_plan *p = &c->m->plan;
+    int64_t n = count_stages(c), most = iterations(c->m);
+    if (p->nstages_given || !most || n <= most)
+        return;
+    ck_say(c, p->pipe_loc, "%lld stages for %lld `%s`: a stage would be empty",
+           (long long)n, (long long)most, axes_text(c));
+    ck_note(c, p->schedule_loc, "`stages = [...]` may give a stage 0 of them");
+}
+
 void ck_pipeline(ck *c, const ast_pent *e)
 {
     static const char *const names[] = {"schedule", "microbatches", "stages",
@@ -256,6 +268,7 @@ void ck_pipeline(ck *c, const ast_pent *e)
                                                 : m->size[k]);
     if (slot[2])
         stages(c, slot[2]);
+    check_empty(c);
     if (slot[3])
         ck_cfg_at_least(c, slot[3], 1, &p->memory);
 }

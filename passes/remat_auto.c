@@ -156,27 +156,44 @@ static void rate(choice *c, trial *t)
         t->seconds = makespan(c, t);
 }
 
+/* The bytes of the fullest device, at least. */
+static double fullest(choice *c, trial *t)
+{
+    double most = 0;
+    for (int d = 0; d < t->program->ndevices; d++)
+        most = fmax(most, choose(c, t, d));
+    return most;
+}
+
+/* The level that lacks least; NULL: none could be compiled. */
+static trial *nearest(choice *c)
+{
+    trial *best = NULL;
+    for (int l = 0; l < NLEVELS; l++) {
+        trial *t = &c->level[l];
+        if (t->ran && (!best || fullest(c, t) < fullest(c, best)))
+            best = t;
+    }
+    return best;
+}
+
 /* Levels may have stages of their own: what is told is of each device. */
 static bool refuse(choice *c)
 {
     nd_ctx *x = c->m->ctx;
     const nd_plan *p = &c->m->plan;
-    const trial *none = &c->level[REMAT_NONE];
+    trial *near = nearest(c);
     nd_error(x, p->remat_loc, "no way to recompute fits a rank in %.0f bytes",
              p->room);
-    for (int d = 0; none->ran && d < none->program->ndevices; d++) {
-        double least = (double)none->bytes[d];
-        for (int l = 0; l < NLEVELS; l++) {
-            trial *t = &c->level[l];
-            double bytes = t->ran ? choose(c, t, d) : least;
-            least = bytes < least ? bytes : least;
-        }
-        const char *who = none->program->ndevices == 1 ? "it"
-                          : none->program->nstages > none->program->ndevices
-                              ? nd_fmt(c->a, "device %d", d)
-                              : nd_fmt(c->a, "stage %d", d);
+    for (int d = 0; near && d < near->program->ndevices; d++) {
+        const nd_program *q = near->program;
+        const char *who = q->ndevices == 1 ? "it"
+                          : nd_fmt(c->a, "%s %d", q->nstages > q->ndevices
+                                                      ? "device" : "stage", d);
+        const trial *none = &c->level[REMAT_NONE];
         nd_note(x, nd_nowhere, "%s needs at least %.0f bytes, and %zu if it "
-                "recomputes nothing", who, least, none->bytes[d]);
+                "recomputes nothing", who, choose(c, near, d),
+                none->ran ? none->bytes[d] : near->bytes[d]);
     }
     return false;
 }

@@ -125,7 +125,8 @@ plan {
   pipeline layers -> pp, schedule = 1f1b, microbatches = 2
 }
 ND
-expect 0 '4 meshes: 4 equal, 0 differ, 0 refused' deep.nd --all
+expect 0 '4 meshes: 2 equal, 0 differ, 2 refused' deep.nd --all
+grep -q 'pp=3  *refused: 3 stages for 2' out || failed=$((failed + 1))
 sed 's/schedule = 1f1b/stages = [1, 1]/' deep.nd >given.nd
 expect 0 '1 equal, 0 differ, 3 refused' given.nd --all
 grep -q 'pp=3  *refused: ' out || failed=$((failed + 1))

@@ -21,7 +21,7 @@ jobs=''
 trap 'kill $jobs; exit 2' HUP INT TERM
 
 pipelines='' most_refused=30
-[ "${1:-}" != --pipelines ] || { pipelines=$1 most_refused=70; shift; }
+[ "${1:-}" != --pipelines ] || { pipelines=$1 most_refused=85; shift; }
 models=$(ls "$source"/tests/fixtures/*.nd)
 set_model() {                        # the K-th of them, counted round
     shift "$(($1 % ($# - 1) + 1))"
