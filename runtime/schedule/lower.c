@@ -90,29 +90,6 @@ static event take(sim *x)
 
 /* ---- what a rank does next ----------------------------------------------- */
 
-static double cost_of(const double *by_stage, int stage, double otherwise)
-{
-    return by_stage ? by_stage[stage] : otherwise;
-}
-
-static double time_of(const sim *x, sched_action a)
-{
-    static const sched_costs none;
-    const sched_costs *c = x->costs ? x->costs : &none;
-    switch (a.op) {
-    case SCHED_F:
-        return cost_of(c->f, a.stage, 1);
-    case SCHED_I:
-        return cost_of(c->i, a.stage, 1);
-    case SCHED_W:
-        return cost_of(c->w, a.stage, 1);
-    case SCHED_B:
-        return cost_of(c->i, a.stage, 1) + cost_of(c->w, a.stage, 1);
-    default:
-        return 0;
-    }
-}
-
 static size_t cell_of(const sim *x, int stage, int mb)
 {
     return (size_t)stage * (size_t)x->s->micro + (size_t)mb;
@@ -125,7 +102,7 @@ static double arrival(const sim *x, sched_action a)
     double made = x->made[back][cell_of(x, from, a.mb)];
     const double *way = !x->costs ? NULL
                         : back ? x->costs->back : x->costs->ahead;
-    return made < 0 ? -1 : made + cost_of(way, from, 0);
+    return made < 0 ? -1 : made + (way ? way[from] : 0);
 }
 
 /* The rank that sends what `a` reads; -1: none does. */
@@ -151,7 +128,7 @@ static bool next_event(const sim *x, int r, event *e)
     const sched_row *row = &x->from->row[r];
     *e = (event){me->clock, 0, r};
     if (!wants(me)) {
-        e->turn = time_of(x, row->v[me->next]) == 0 ? 2 : 3;
+        e->turn = sched_takes(x->costs, &row->v[me->next]) == 0 ? 2 : 3;
         return true;
     }
     sched_action a = row->v[me->want[me->got].reader];
@@ -203,7 +180,7 @@ static void compute(sim *x, int r)
         sched_action a = row->v[x->rank[r].next++];
         sched_push(x->s, r, a.op, a.stage, a.mb);
         x->s->row[r].v[x->s->row[r].n - 1].joined = joined = a.joined;
-        x->rank[r].clock += time_of(x, a);
+        x->rank[r].clock += sched_takes(x->costs, &a);
         if (a.op == SCHED_F) {
             x->made[0][cell_of(x, a.stage, a.mb)] = x->rank[r].clock;
             wake(x, a.stage + 1);

@@ -258,6 +258,8 @@ typedef struct sched_times {
 bool sched_time(sched *s, const sched_costs *costs, sched_times *out,
                 sched_error *err);
 
+/* How long an action takes. */
+double sched_takes(const sched_costs *costs, const sched_action *a);
 /* What an action adds to what its stages keep when it begins; less, what it
  * frees when it ends. */
 double sched_keeps(const sched_costs *costs, const sched_action *a);

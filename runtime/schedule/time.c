@@ -31,8 +31,11 @@ static double cost(const double *of, int stage, double otherwise)
     return of ? of[stage] : otherwise;
 }
 
-static double duration(const sched_costs *c, const sched_action *a)
+double sched_takes(const sched_costs *c, const sched_action *a)
 {
+    static const sched_costs none;
+
+    c = c ? c : &none;
     switch (a->op) {
     case SCHED_F:
         return cost(c->f, a->stage, 1);
@@ -147,7 +150,7 @@ static void advance(sim *x, int rank)
             if (start < also)
                 start = also;
         }
-        end = start + duration(x->c, a) + (b ? duration(x->c, b) : 0);
+        end = start + sched_takes(x->c, a) + (b ? sched_takes(x->c, b) : 0);
         done(x, a, start, end);
         if (b)
             done(x, b, start, end);
@@ -170,7 +173,7 @@ static void time_messages(sim *x)
                                                : a->stage;
             a->start = (ahead ? x->forward : x->backward)
                 [cell(x, from, a->mb)];
-            a->end = a->start + duration(x->c, a);
+            a->end = a->start + sched_takes(x->c, a);
         }
 }
 
@@ -202,7 +205,7 @@ static void rank_time(const sim *x, int rank, sched_rank_time *t)
         const sched_action *a = &row->v[i];
         if (!sched_is_compute(a->op))
             continue;
-        t->busy += duration(x->c, a);
+        t->busy += sched_takes(x->c, a);
         if (!any)
             t->first = a->start;
         any = true;
