@@ -267,9 +267,30 @@ struct ndrt_rank {
     int64_t step;
     uint64_t seed;
     bool training;                /* dropout on */
+    int thread, nthreads;         /* which one of the team runs this; 0 and 1
+                                     outside of a stage's functions */
     const ndrt_program *program;
     struct ndrt_state *state;     /* the runtime's own */
 };
+
+/* ---- a rank's team of threads ------------------------------------------
+ *
+ * All threads of the team run a stage's functions, each with its own double of
+ * the rank. Loops share out their iterations and end with a barrier, and so do
+ * products and copies; of a collective or a message the first thread takes
+ * care. What is computed does not depend on the number of threads. */
+
+typedef struct ndrt_span {
+    int64_t from, to;
+} ndrt_span;
+
+/* This thread's part of [0, n), in steps of `grain`. */
+ndrt_span ndrt_share(const ndrt_rank *r, int64_t n, int64_t grain);
+/* Returns when all threads have come here. */
+void ndrt_barrier(ndrt_rank *r);
+/* memcpy and a memset to 0, shared out. They end with a barrier. */
+void ndrt_copy(ndrt_rank *r, void *to, const void *from, size_t bytes);
+void ndrt_clear(ndrt_rank *r, void *x, size_t bytes);
 
 /* ---- what generated code calls ---------------------------------------- */
 
@@ -290,6 +311,20 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *a, int64_t a_r, int64_t a_c,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
+
+/* The same by the calling thread alone: for loops that are shared out. */
+void ndrt_gemm_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                   const float *a, int64_t a_r, int64_t a_c,
+                   const float *b, int64_t b_r, int64_t b_c,
+                   float *c, int64_t c_r, int64_t c_c);
+void ndrt_gemm_bf16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n,
+                        int64_t k, const uint16_t *a, int64_t a_r,
+                        int64_t a_c, const uint16_t *b, int64_t b_r,
+                        int64_t b_c, float *c, int64_t c_r, int64_t c_c);
+void ndrt_gemm_f16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                       const uint16_t *a, int64_t a_r, int64_t a_c,
+                       const uint16_t *b, int64_t b_r, int64_t b_c,
+                       float *c, int64_t c_r, int64_t c_c);
 
 /* Rows of a product by groups: a nest of loops, and by how much x, y and the
  * group ids step along each. */

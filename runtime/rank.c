@@ -348,6 +348,7 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     r->state = st;
     r->program = p;
     r->rank = comm->rank;
+    r->nthreads = 1;
     r->device = ndrt_device_of(p, comm->rank);
     while (p->stages[r->stage].device != r->device)
         r->stage++;
