@@ -547,6 +547,8 @@ nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 /* Decides, and puts the outer axes in the order that it wants. */
 void nd_share_out(nd_code *c, nd_kernel *k);
+/* Or does one thread run all of a large nest because of a sum in it? */
+bool nd_shares_well(nd_code *c, const nd_kernel *k);
 /* Where a node that adds to memory does. */
 nd_ref nd_add_ref(nd_code *c, const nd_op *op);
 /* The elements of a part's sum, which lie as they do there. */
