@@ -249,7 +249,7 @@ static void test_failed_call(void **state)
     close_team(&t);
 }
 
-/* ---- the same bits -------------------------------------------------------- */
+/* ---- the same bits ------------------------------------------------------ */
 
 typedef enum { F32, BF16, F16 } width;
 
