@@ -26,7 +26,7 @@ enum {
     MOST_BYTES = 64 << 20, LEAST_BYTES = 8 << 20      /* of a copy */
 };
 
-#define LEAST_SECONDS 0.1         /* of all tries */
+#define LEAST_SECONDS 0.2         /* of all tries */
 
 typedef enum { COPY, FLOAT, BF16, NPEAKS } peak;
 
@@ -130,24 +130,23 @@ static void multiply_bf16(ndrt_rank *r)
                    SIDE, 1, (float *)(void *)p->to, SIDE, 1);
 }
 
-/* `work` in the time of the fastest try, after one that prepares; of the mean
- * one where ranks take turns on a CPU. */
+/* `work` in the time of the fastest try, after one that prepares: where ranks
+ * take turns on a CPU, of one that none has interrupted. */
 static ndrt_status rate_of(ndrt_rank *r, void (*f)(ndrt_rank *), double work,
                            double *rate)
 {
     double best = 0.0, sum = 0.0;
     ndrt_status s = ndrt_call(r, f);
-    int n = 0;
 
-    for (; s == NDRT_OK && (n < LEAST_TRIES || sum < LEAST_SECONDS); n++) {
+    for (int i = 0; s == NDRT_OK && (i < LEAST_TRIES || sum < LEAST_SECONDS);
+         i++) {
         double begin = ndrt_now();
         s = ndrt_call(r, f);
         double t = ndrt_now() - begin;
-        best = n == 0 || t < best ? t : best;
+        best = i == 0 || t < best ? t : best;
         sum += t;
     }
-    double t = r->state->comm->cpus > 0 ? best : sum / n;
-    *rate = s == NDRT_OK && t > 0.0 ? work / t : 0.0;
+    *rate = best > 0.0 ? work / best : 0.0;
     return s;
 }
 
