@@ -317,6 +317,8 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
 
 /* The two severities have the same values; the types differ so that ndc.h
  * needs no other header. */
+_Static_assert((int)ND_ERROR == (int)NDC_SEVERITY_ERROR, "of one message");
+
 typedef struct forward {
     const ndc_options *o;
 } forward;

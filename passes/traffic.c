@@ -98,11 +98,12 @@ static nd_access *reads(walker *w, nd_value *v)
     return x;
 }
 
-static void writes(walker *w, const nd_ref *r, bool adds)
+static nd_access *writes(walker *w, const nd_ref *r, bool adds)
 {
     nd_access *x = access_to(w, r);
     x->written = true;
     x->read |= adds;
+    return x;
 }
 
 /* ---- kernels ------------------------------------------------------------- */
@@ -130,17 +131,15 @@ static void node_writes(walker *w, const nd_node *n)
 {
     nd_op *op = n->op;
     nd_ref r;
-    if (op->kind == OP_ACCUM) {
-        r = nd_grad_ref(w->c, op);
-        writes(w, &r, true);
+    bool adds = op->kind == OP_ACCUM ||
+                nd_info(w->c, op->out[0])->accum != NULL;
+    if (n->add)
+        r = nd_add_ref(w->c, op);
+    else if (!n->stored || !nd_dest_of(w->c, op->out[0], &r))
         return;
-    }
-    bool adds = nd_info(w->c, op->out[0])->accum != NULL;
-    if ((!n->stored && !n->add) || !nd_dest_of(w->c, op->out[0], &r))
-        return;
-    writes(w, &r, adds);
-    nd_access *x = access_to(w, &r);
-    x->cleared = n->add && !adds;
+    nd_access *x = writes(w, &r, adds);
+    x->cleared = n->add && !adds && !n->in_parts;
+    x->at_end = n->in_parts;
     if (op->kind == OP_SCATTER_ADD && adds)
         limit(x, row_bytes(w, op->in[0]));
 }
@@ -200,7 +199,7 @@ static double times(const walker *w, const nd_access *x)
     const nd_kernel *k = w->k;
     int loops = k->kind == K_LOOP ? k->nouter + k->ninner : 0;
     double n = 1;
-    for (int i = 0; i < loops; i++) {
+    for (int i = 0; i < loops && !x->at_end; i++) {
         int next = i + 1;
         while (next < loops && !steps_along(w, x, next))
             next++;
@@ -223,6 +222,11 @@ static void sum_up(walker *w)
         w->t->read += x->reads;
         w->t->written += x->writes;
         w->t->least += (x->read ? once : 0) + (x->written ? once : 0);
+    }
+    double aside = (double)w->k->share.bytes;      /* sums of parts */
+    if (aside > CACHE) {
+        w->t->read += aside;
+        w->t->written += aside;
     }
 }
 
