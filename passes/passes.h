@@ -566,6 +566,27 @@ void nd_touch_kernel(nd_code *c, nd_kernel *k, nd_touch_fn *f, void *user,
 void nd_touch_list(nd_code *c, const nd_kernels *list, nd_touch_fn *f,
                    void *user, int index);
 
+/* ---- traffic.c: what a kernel moves through memory ----------------------- */
+
+typedef struct nd_access {           /* an operand of a kernel */
+    nd_ref at;
+    double bytes;                    /* of what is used of it, once */
+    bool read, written;
+    bool cleared;                    /* written with zeros first */
+    bool by_row;                     /* indexed: some of its rows */
+    bool at_end;                     /* parts are added to it, once */
+    double reads, writes;            /* bytes moved in one run */
+} nd_access;
+
+typedef struct nd_traffic {
+    ND_VEC(nd_access) v;
+    double read, written;            /* bytes of one run ... */
+    double least;                    /* ... were each operand moved once */
+    double flops;
+} nd_traffic;
+/* Of any kernel but a repeat. */
+nd_traffic nd_kernel_traffic(nd_code *c, nd_kernel *k);
+
 /* ---- overlap.c, overlap_check.c: collectives beside kernels -------------- */
 
 void nd_overlap(nd_code *c);         /* fills the lists' flights */
