@@ -231,10 +231,10 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_op *op = k->nodes.v[0].op;
     nd_code *c = f->g->c;
     product p = {.f = f};
-    bool acc = nd_info(c, op->out[0])->accum != NULL;
-    nd_ref_of(c, op->in[0], &p.a);
-    nd_ref_of(c, op->in[1], &p.b);
-    nd_dest_of(c, op->out[0], &p.c);
+    bool acc = nd_info(c, op->out[0])->accum != NULL || cg_adds_tiles(f, op);
+    cg_ref_of(f, op->in[0], &p.a);
+    cg_ref_of(f, op->in[1], &p.b);
+    cg_dest_of(f, op->out[0], &p.c);
     sort_axes(&p);
     if (ends_with(&p.c, &p.m) && !ends_with(&p.c, &p.n)) {
         nd_ref t = p.a;              /* (B'A')' so that rows are contiguous */
@@ -261,8 +261,9 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_len s = dim_len(c, &p.k, p.dk);
     f->uses_rank = true;
     nd_dtype t = op->in[0]->type.dtype;
-    cg_line(f, "ndrt_gemm%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
-            "%s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
+    cg_line(f, "ndrt_gemm%s%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
+            "%s, %s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
+            f->tiles ? "_own" : "",
             accumulate(&p, acc), cg_len(f, &m), cg_len(f, &n),
             cg_len(f, &s), operand(&p, &p.a, false),
             dim_stride(&p, &p.a, &p.m, p.dm), dim_stride(&p, &p.a, &p.k, p.dk),

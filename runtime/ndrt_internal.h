@@ -93,6 +93,7 @@ typedef struct ndrt_state {
     ndrt_mm *mm;                  /* matrix products made so far */
     float *wide;                  /* gemm16.c: narrow operands as floats */
     size_t wide_bytes;
+    char *tiles;                  /* tile.c: of each thread */
     char *packed;                 /* all_to_all.c: what is sent, received */
     size_t packed_bytes;
     size_t *parts;                /* 4 numbers per rank */
@@ -257,6 +258,10 @@ void ndrt_put_aside(ndrt_rank *r);
 size_t ndrt_arena_bytes(const ndrt_course *c, int device);
 size_t ndrt_older_at(const ndrt_course *c, int device);    /* older weights */
 ndrt_status ndrt_make_arena(ndrt_rank *r);
+
+/* ---- tile.c -------------------------------------------------------------- */
+
+ndrt_status ndrt_tiles_open(ndrt_rank *r);
 
 /* ---- versions.c: older weights ------------------------------------------- */
 

@@ -413,6 +413,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->wide);
     ndrt_count_free(st->count);
     free(st->micro_loss);
+    free(st->tiles);
     free(st->packed);
     free(st->parts);
     free(r->arena);
