@@ -326,6 +326,9 @@ const char *cg_count(cg_fn *f, int ext)
 
 const char *cg_start(cg_fn *f, int ext)
 {
+    const nd_ext *e = &f->g->c->exts.v[ext];
+    if (e->tile && !e->moves)
+        return cg_start(f, e->whole);
     if (nd_ext_whole(f->g->c, ext))
         return "0";
     use_of(f, ext)->off = true;

@@ -64,12 +64,13 @@ typedef enum {
     OF_TILE                          /* ... and with the others */
 } level;
 
+/* The inner axis moves with the one that is taken in blocks. */
 static const nd_tile_axis *axis_of_part(const nd_tiles *t, const nd_term *x)
 {
     for (int i = 0; i < t->n; i++)
         if (!x->repeat && t->axis[i].part == x->ext)
             return &t->axis[i];
-    return NULL;
+    return !x->repeat && t->inner_part == x->ext ? &t->axis[t->blocked] : NULL;
 }
 
 static level level_of(const cg_fn *f, const cg_target *p)
@@ -168,14 +169,43 @@ static const char *end_of(cg_fn *f, const nd_tile_axis *a)
     return is_zero(from) ? n : nd_fmt(f->g->a, "%s + %s", from, n);
 }
 
+static const char *plus(nd_arena *a, const char *x, int64_t n)
+{
+    return !n ? x : nd_fmt(a, "%s %c %lld", x, n < 0 ? '-' : '+',
+                           (long long)(n < 0 ? -n : n));
+}
+
+/* Where the inner axis begins and ends beside this block. */
+static void declare_inner(cg_fn *f)
+{
+    const nd_tiles *t = f->tiles;
+    const nd_tile_axis *b = &t->axis[t->blocked];
+    nd_arena *a = f->g->a;
+    const nd_tile_axis inner = {.axis = t->inner, .ext = t->inner_ext};
+    const char *first = cg_start(f, t->inner_ext), *all = end_of(f, &inner);
+    const char *from = cg_start(f, t->inner_part), *to = all;
+    if (t->begins)
+        cg_line(f, "const int64_t %s = ndrt_clip(%s, %s, %s);", from,
+                plus(a, cg_start(f, b->part), t->begin), first, all);
+    if (t->ends)
+        to = nd_fmt(a, "ndrt_clip(%s, %s, %s)",
+                    plus(a, cg_sum(a, cg_start(f, b->part),
+                                   cg_count(f, b->part)), t->end), from, all);
+    if (t->begins || t->ends)
+        cg_line(f, "const int64_t %s = %s%s%s;", cg_count(f, t->inner_part), to,
+                is_zero(from) ? "" : " - ", is_zero(from) ? "" : from);
+}
+
 static void declare_length(cg_fn *f, const nd_tile_axis *a)
 {
-    if (!uses(f, a->part, true))
-        return;
-    long long most = (long long)f->g->c->exts.v[a->part].max;
-    const char *o = cg_start(f, a->part), *end = end_of(f, a);
-    cg_line(f, "const int64_t %s = %s - %s < %lld ? %s - %s : %lld;",
-            cg_count(f, a->part), end, o, most, end, o, most);
+    if (uses(f, a->part, true)) {
+        long long most = (long long)f->g->c->exts.v[a->part].max;
+        const char *o = cg_start(f, a->part), *end = end_of(f, a);
+        cg_line(f, "const int64_t %s = %s - %s < %lld ? %s - %s : %lld;",
+                cg_count(f, a->part), end, o, most, end, o, most);
+    }
+    if (a == &f->tiles->axis[f->tiles->blocked])
+        declare_inner(f);
 }
 
 /* Where the part of a shared axis begins: its digit of the tile's number. */
@@ -184,7 +214,9 @@ static void declare_start(cg_fn *f, int axis, const char *number)
     nd_arena *a = f->g->a;
     const nd_tile_axis *x = &f->tiles->axis[axis];
     const char *below = NULL, *from = cg_start(f, x->ext), *digit = number;
-    if (!uses(f, x->part, false) && !uses(f, x->part, true))
+    bool bound = axis == f->tiles->blocked &&
+                 (f->tiles->begins || f->tiles->ends);
+    if (!bound && !uses(f, x->part, false) && !uses(f, x->part, true))
         return;
     for (int i = axis + 1; i < f->tiles->n && !f->tiles->axis[i].serial; i++) {
         const char *n = in_brackets(a, parts(f, &f->tiles->axis[i]));
@@ -378,7 +410,11 @@ static void put_comment(cg_fn *f, nd_buf *b, const nd_kernel *k)
         long long n = (long long)f->g->c->exts.v[t->axis[i].part].max;
         nd_putf(&s, "%s %lld of %s", i ? "," : "", n, t->axis[i].axis->name);
     }
-    nd_putf(&s, ", all of %s. Of one tile alone are", t->inner->name);
+    nd_putf(&s, ", %s of %s. Of one tile alone are",
+            !t->begins && !t->ends ? "all"
+            : t->begins && t->ends ? "what is near"
+            : t->ends              ? "up to there"
+                                   : "from there on", t->inner->name);
     int col = 0;
     for (const char *w = s.s; *w;) {             /* folded at 80 columns */
         int n = (int)strcspn(w + 1, " ") + 1;

@@ -76,16 +76,18 @@ static void intern_types(nd_op *op, void *user)
             nd_ext_of(user, &op->out[i]->type, k);
 }
 
-int nd_tile_ext(nd_code *c, int ext, int64_t max, bool even)
+int nd_tile_ext(nd_code *c, int ext, int64_t max, bool even, bool first)
 {
     nd_ext e = c->exts.v[ext];
     e.tile = true;
+    e.whole = ext;
+    e.moves = !first;
     e.max = e.device = max;
     e.fixed = even ? max : -1;
     for (int i = 0; i < c->exts.n; i++) {
         const nd_ext *x = &c->exts.v[i];
-        if (x->tile && x->axis == e.axis && nd_cut_eq(x->cut, e.cut) &&
-            x->max == e.max && x->fixed == e.fixed)
+        if (x->tile && x->whole == ext && x->max == e.max &&
+            x->fixed == e.fixed && x->moves == e.moves)
             return i;
     }
     ND_PUSH(c->a, &c->exts, e);
@@ -217,6 +219,7 @@ static nd_ref in_scratch(nd_code *c, const nd_tiles *t, const nd_value *v)
     r.value = v;
     for (int i = 0; i < t->n; i++)
         r.ext[nd_ref_axis(&r, t->axis[i].axis)] = t->axis[i].part;
+    r.ext[nd_ref_axis(&r, t->inner)] = t->inner_part;
     set_strides(c, &r, 0, true);
     return r;
 }

@@ -230,7 +230,9 @@ typedef struct nd_ext {
     int64_t fixed;                   /* the length, if every rank's; or -1 */
     int64_t max;
     int64_t device;                  /* of all stages of a device: the most */
-    bool tile;                       /* a part of another extent: see nd_tiles */
+    bool tile;                       /* a part of `whole`: see nd_tiles */
+    bool moves;                      /* ... that begins elsewhere */
+    int whole;
 } nd_ext;
 
 /* k * n[ext[0]] * n[ext[1]] ... elements. */
@@ -361,8 +363,11 @@ typedef struct nd_tiles {
     int n;
     nd_tile_axis axis[ND_MAX_RANK];  /* those in one thread last */
     int blocked;                     /* the one that is taken in blocks */
-    nd_axis *inner;                  /* the axis that tiles have all of */
-    int inner_ext;
+    nd_axis *inner;                  /* the axis that tiles have all of, */
+    int inner_ext, inner_part;       /* or as much as they need: */
+    bool begins, ends;               /* at the first index of the block + begin,
+                                        with the last one + end */
+    int64_t begin, end;
     ND_VEC(nd_kernel *) v;
     ND_VEC(nd_value *) inside;       /* what lies in the scratch */
     ND_VEC(size_t) at;               /* ... and where */
@@ -559,8 +564,10 @@ nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 /* Makes K_TILES of kernels of the list, which are ready to be printed. */
 void nd_make_tiles(nd_code *c, nd_kernels *list);
 /* The extent of parts of `ext`, of at most `max` elements; always as many if
- * `even`. */
-int nd_tile_ext(nd_code *c, int ext, int64_t max, bool even);
+ * `even`; each from the start on if `first`. */
+int nd_tile_ext(nd_code *c, int ext, int64_t max, bool even, bool first);
+/* tile_bounds.c. Where the inner axis may begin and end. */
+void nd_bound_tiles(nd_code *c, nd_tiles *t);
 /* The part of r that a tile has of the axes that it splits; only of those that
  * threads share if `shared`. */
 void nd_tile_part(const nd_tiles *t, bool shared, nd_ref *r);

@@ -8,12 +8,13 @@
  *   %u = contract ...   %g = gelu(%u) in a dozen maps   backward reads %u, %g
  *   -> keep %u, compute the maps again next to their use
  *
- * A product of two activations that is far larger than both, such as the scores
- * of attention, is made again as well: of softmax backward keeps the maximum and
- * the sum of each row then, and nothing as long as all keys. `recompute
- * attention` asks for that wherever it is larger at all; `recompute block` makes
- * everything again but what a repeat carries. The same ops on the same operands give the same bits, dropout
- * included: its numbers depend on indices alone.
+ * A product of two activations that is far larger than both, such as the
+ * scores of attention, is made again as well: of a softmax backward keeps the
+ * maximum and the sum of each row then, and nothing as long as all keys.
+ * `recompute attention` asks for that wherever it is larger at all; `recompute
+ * block` makes everything again but what a repeat carries. The same ops on the
+ * same operands give the same bits, dropout included: its numbers depend on
+ * indices alone.
  *
  * The same choice is made for gradients of weights that wait (split.c): what of
  * the gradients of inputs is kept for them. Their products are not made again.

@@ -7,10 +7,10 @@
  *
  * It begins with a product of two activations that is far larger than both.
  * What makes or reads that, and nobody else needs, joins: a tile has one index
- * or a block of every axis but the inner one, which it has whole, and each of
- * its kernels must be able to run on that alone. A product may sum over those
- * axes, as backward does for k and v: its parts are then added up in one thread,
- * in order.
+ * or a block of every axis but the inner one, which it has whole or as far as
+ * tile_bounds.c says, and each of its kernels must be able to run on that
+ * alone. A product may sum over those axes, as backward does for k and v: its
+ * parts are then added up in one thread, in order.
  *
  * Whatever does not fit stays as it is: tiles are for speed.
  */
@@ -438,8 +438,9 @@ static void set_parts(group *g)
         int64_t most = i == g->t.blocked ? rows_of(g) : 1;
         most = most < e->max ? most : e->max;
         bool even = most == 1 || (e->fixed >= 0 && e->fixed % most == 0);
-        a->part = nd_tile_ext(g->c, a->ext, most, even);
+        a->part = nd_tile_ext(g->c, a->ext, most, even, false);
     }
+    g->t.inner_part = g->t.inner_ext;
 }
 
 /* ---- the kernel ---------------------------------------------------------- */
@@ -494,6 +495,10 @@ static nd_kernel *tiles_kernel(group *g)
     }
     for (int i = 0; i < t->inside.n; i++)
         nd_info(c, t->inside.v[i])->tiles = t;
+    nd_bound_tiles(c, t);
+    for (int i = 0; i < t->v.n; i++)
+        if (t->v.v[i]->kind == K_LOOP)
+            t->v.v[i]->inner[0] = t->inner_part;
     place_inside(c, t);
     k->kind = K_TILES;
     k->tiles = t;
@@ -569,16 +574,25 @@ void nd_make_tiles(nd_code *c, nd_kernels *list)
             i = -1;
 }
 
+static void take_part(nd_ref *r, const nd_axis *a, int ext, int part,
+                      bool moves)
+{
+    int k = nd_ref_axis(r, a);
+    if (k < 0 || r->ext[k] != ext)
+        return;
+    if (r->stride[k].k && moves)
+        r->term[r->nterms++] = (nd_term){.ext = part, .base = ext,
+                                         .stride = r->stride[k]};
+    r->ext[k] = part;
+}
+
 void nd_tile_part(const nd_tiles *t, bool shared, nd_ref *r)
 {
     for (int i = 0; i < t->n; i++) {
         const nd_tile_axis *a = &t->axis[i];
-        int k = nd_ref_axis(r, a->axis);
-        if (k < 0 || r->ext[k] != a->ext || (shared && a->serial))
-            continue;
-        if (r->stride[k].k)
-            r->term[r->nterms++] = (nd_term){.ext = a->part, .base = a->ext,
-                                             .stride = r->stride[k]};
-        r->ext[k] = a->part;
+        if (!shared || !a->serial)
+            take_part(r, a->axis, a->ext, a->part, true);
     }
+    if (!shared)
+        take_part(r, t->inner, t->inner_ext, t->inner_part, t->begins);
 }

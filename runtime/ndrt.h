@@ -313,6 +313,12 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
 
+/* x, but at least lo and at most hi. */
+static inline int64_t ndrt_clip(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
 /* What the calling thread has for one tile: tile_bytes of the device. */
 void *ndrt_tile_scratch(const ndrt_rank *r);
 
