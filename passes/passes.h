@@ -302,7 +302,29 @@ typedef struct nd_node {
     bool scan;                       /* a running sum along the inner axis */
     bool add;                        /* adds to memory: reduce over outer axes,
                                         scatter_add, accumulate */
+    bool in_parts;                   /* it adds up parts of the rows first */
+    int64_t part_at;                 /* floats of scratch in front of those */
 } nd_node;
+
+/* How the threads of a rank share out a loop nest; see share.c. */
+typedef enum {
+    SHARE_NOT,                       /* who calls it runs all of it */
+    SHARE_ONE,                       /* the first thread does */
+    SHARE_ROWS,                      /* ranges of the first outer axes */
+    SHARE_COLUMNS                    /* ranges of the innermost axis */
+} nd_share_kind;
+
+enum { ND_PARTS = 16 };              /* NDRT_PARTS of runtime/ndrt.h */
+
+typedef struct nd_share {
+    nd_share_kind kind;
+    int n;                           /* of rows: how many outer axes are one
+                                        range */
+    bool parts;                      /* it is cut in ND_PARTS parts, and those
+                                        are shared out, */
+    int grain;                       /* so many of them at a time */
+    size_t bytes;                    /* scratch for the parts' sums */
+} nd_share;
 
 /* Outer axes, then `npasses` passes over the inner axes. */
 typedef struct nd_kernel {
@@ -318,6 +340,7 @@ typedef struct nd_kernel {
     nd_axis *outer_axis[ND_MAX_RANK], *inner_axis[ND_MAX_RANK];
     bool split;                      /* while fusing: inner is decided */
     int npasses;
+    nd_share share;                  /* K_LOOP */
     struct nd_kernels *body;         /* K_REPEAT */
     struct nd_tiles *tiles;          /* K_TILES; or that it is one kernel of */
     struct nd_flight *flight;        /* of a K_COMM that others run beside */
@@ -530,7 +553,7 @@ int nd_travel_axes(const nd_op *op, nd_axis **axes);
 bool nd_travel_nests(nd_code *c, const nd_op *op, const nd_ref *r);
 /* Bytes that one run of a kernel needs aside, as runtime/experts.c and travel.c
  * lay it out. */
-size_t nd_scratch_bytes(nd_code *c, const nd_op *op);
+size_t nd_scratch_bytes(nd_code *c, const nd_kernel *k);
 
 void nd_number(nd_code *c);          /* fresh info for every value */
 void nd_insert_copies(nd_code *c);
@@ -571,6 +594,15 @@ void nd_bound_tiles(nd_code *c, nd_tiles *t);
 /* The part of r that a tile has of the axes that it splits; only of those that
  * threads share if `shared`. */
 void nd_tile_part(const nd_tiles *t, bool shared, nd_ref *r);
+
+/* ---- share.c ------------------------------------------------------------- */
+
+/* Decides, and puts the outer axes in the order that it wants. */
+void nd_share_out(nd_code *c, nd_kernel *k);
+/* Where a node that adds to memory does. */
+nd_ref nd_add_ref(nd_code *c, const nd_op *op);
+/* The elements of a part's sum, which lie as they do there. */
+nd_len nd_part_len(nd_code *c, const nd_ref *to);
 
 /* ---- touches.c: which memory a kernel reads and writes ------------------- */
 

@@ -206,9 +206,10 @@ static bool product_fits(const group *g, const nd_kernel *k)
         t = at < 0 ? &op->in[1]->type : t;
         at = nd_axis_at(t, op->axes[i]);
         others += !axis_of(g, op->axes[i]);
-        even &= g->c->exts.v[nd_ext_of(g->c, t, at)].fixed > 0;
+        even &= op->axes[i] != g->t.inner &&
+                g->c->exts.v[nd_ext_of(g->c, t, at)].fixed > 0;
     }
-    return even || others <= 1;
+    return others <= 1 || even;
 }
 
 static bool fits(const group *g, const nd_kernel *k)
@@ -487,6 +488,7 @@ static nd_kernel *tiles_kernel(group *g)
         if (!g->member[i])
             continue;
         x->tiles = t;
+        x->share = (nd_share){.kind = SHARE_NOT};
         for (int j = 0; x->kind == K_LOOP && j < x->nouter; j++)
             x->outer[j] = axis_of(g, x->outer_axis[j])->part;
         for (int j = 0; j < x->nodes.n; j++)
