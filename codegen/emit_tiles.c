@@ -200,9 +200,8 @@ static void declare_length(cg_fn *f, const nd_tile_axis *a)
 {
     if (uses(f, a->part, true)) {
         long long most = (long long)f->g->c->exts.v[a->part].max;
-        const char *o = cg_start(f, a->part), *end = end_of(f, a);
-        cg_line(f, "const int64_t %s = %s - %s < %lld ? %s - %s : %lld;",
-                cg_count(f, a->part), end, o, most, end, o, most);
+        cg_line(f, "const int64_t %s = ndrt_clip(%s - %s, 0, %lld);",
+                cg_count(f, a->part), end_of(f, a), cg_start(f, a->part), most);
     }
     if (a == &f->tiles->axis[f->tiles->blocked])
         declare_inner(f);

@@ -551,29 +551,32 @@ static void replace(group *g)
     number(list);
 }
 
-static bool make_from(nd_code *c, nd_kernels *list, int seed, int rows)
+static void make_from(nd_code *c, nd_kernels *list, int seed, int rows)
 {
     group g = {.c = c, .list = list, .seed = seed};
     if (!choose_axes(&g, rows) || !fits(&g, list->v.v[seed]))
-        return false;
+        return;
     g.member = ND_NEWN(c->a, bool, list->v.n);
     g.after = ND_NEWN(c->a, bool, list->v.n);
     grow(&g);
     if (!g.t.inside.n || !find_order(&g))
-        return false;
+        return;
     sort_axes(&g);
     set_parts(&g);
     replace(&g);
-    return true;
 }
 
 void nd_make_tiles(nd_code *c, nd_kernels *list)
 {
-    number(list);
+    ND_VEC(nd_kernel *) seeds = {0};
     for (int i = 0; i < list->v.n; i++)
-        if (is_seed(c, list->v.v[i]) &&
-            (make_from(c, list, i, 0) || make_from(c, list, i, 1)))
-            i = -1;
+        if (is_seed(c, list->v.v[i]))
+            ND_PUSH(c->a, &seeds, list->v.v[i]);
+    if (seeds.n)
+        number(list);
+    for (int i = 0; i < seeds.n; i++)
+        for (int rows = 0; rows < 2 && !seeds.v[i]->tiles; rows++)
+            make_from(c, list, seeds.v[i]->index, rows);
 }
 
 static void take_part(nd_ref *r, const nd_axis *a, int ext, int part,
