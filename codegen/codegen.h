@@ -93,11 +93,17 @@ typedef struct cg_pointer {          /* a buffer that a function touches */
     int next;                        /* pointer + 1 at the same value, or 0 */
 } cg_pointer;
 
+typedef struct cg_used {             /* an extent that a function reads */
+    int ext;
+    bool len, off;
+} cg_used;
+
 typedef struct cg_kernel {           /* an emitted loop kernel */
     const nd_kernel *k;
     const char *name;
     ND_VEC(cg_pointer) ptrs;         /* in the order of the parameters */
     bool needs_rank;
+    ND_VEC(cg_used) parts;           /* of tiles: their starts and lengths */
     ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
     struct cg_kernel *other;         /* with the same first op */
 } cg_kernel;
@@ -148,11 +154,6 @@ typedef struct cg {
     cg_names marks_taken;
 } cg;
 
-typedef struct cg_used {             /* an extent that a function reads */
-    int ext;
-    bool len, off;
-} cg_used;
-
 typedef struct cg_fn {
     cg *g;
     nd_buf b;                        /* the body so far */
@@ -166,6 +167,7 @@ typedef struct cg_fn {
     nd_table ptr_at;                 /* value or parameter -> pointer + 1 */
     ND_VEC(nd_op *) iters;
     nd_op *in_repeat;                /* the repeat whose body this is */
+    const nd_tiles *tiles;           /* it does this for one tile, or NULL */
 } cg_fn;
 
 /* Appends a line at the function's indentation, folded at 80 columns. */
@@ -325,6 +327,17 @@ const char *cg_identity(nd_arena *a, const nd_op *op);
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
 void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
+/* Both give the name of the function. */
+const char *cg_call_loop(cg_fn *f, nd_kernel *k);
+/* How far into its root a view begins, or NULL. */
+const char *cg_offset(cg_fn *f, const cg_target *r);
+/* emit_tiles.c. nd_ref_of and nd_dest_of, where the function does one tile:
+ * the tile's part. */
+const char *cg_tiles(cg_fn *f, nd_kernel *k);
+bool cg_ref_of(cg_fn *f, const nd_value *v, nd_ref *r);
+void cg_dest_of(cg_fn *f, const nd_value *v, nd_ref *r);
+/* Does the product sum over tiles? */
+bool cg_adds_tiles(const cg_fn *f, const nd_op *op);
 void cg_travel(cg_fn *f, nd_op *op);                /* dispatch, combine */
 /* The lengths of axes along which rows had travelled before this list. */
 void cg_arrivals(cg_fn *f, const nd_kernels *list);

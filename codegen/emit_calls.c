@@ -17,8 +17,7 @@
 
 /* ---- pointers ----------------------------------------------------------- */
 
-/* How far into its root a view begins, or NULL. */
-static const char *offset_of(cg_fn *f, const cg_target *r)
+const char *cg_offset(cg_fn *f, const cg_target *r)
 {
     nd_arena *a = f->g->a;
     const char *s = NULL;
@@ -72,7 +71,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
         const cg_pointer p = f->ptrs.v[i];
         if (is_carry(&p.to) && p.to.nterms == 0)
             continue;
-        const char *at = offset_of(f, &p.to);
+        const char *at = cg_offset(f, &p.to);
         cg_line(f, "%s%s *%s = %s%s%s;", p.written ? "" : "const ",
                 cg_ctype(p.to.dtype), p.name, root_of(f, &p.to),
                 at ? " + " : "", at ? at : "");
@@ -83,8 +82,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
 
 /* ---- calls -------------------------------------------------------------- */
 
-/* The kernel's name. */
-static const char *call_kernel(cg_fn *f, nd_kernel *k)
+const char *cg_call_loop(cg_fn *f, nd_kernel *k)
 {
     cg_kernel *fn = cg_loop_kernel(f->g, k);
     nd_buf b = {.arena = f->g->a};
@@ -93,6 +91,16 @@ static const char *call_kernel(cg_fn *f, nd_kernel *k)
     if (fn->needs_rank) {
         nd_put(&b, "r");
         f->uses_rank = true;
+        sep = ", ";
+    }
+    for (int i = 0; i < fn->parts.n; i++) {
+        const cg_used *x = &fn->parts.v[i];
+        if (x->off)
+            nd_putf(&b, "%s%s", sep, cg_start(f, x->ext));
+        if (x->off && x->len)
+            sep = ", ";
+        if (x->len)
+            nd_putf(&b, "%s%s", sep, cg_count(f, x->ext));
         sep = ", ";
     }
     for (int i = 0; i < fn->iters.n; i++, sep = ", ")
@@ -303,7 +311,7 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
         cg_flights(f, list, i, stage);
         switch (k->kind) {
         case K_LOOP:
-            name = call_kernel(f, k);
+            name = cg_call_loop(f, k);
             break;
         case K_GEMM:
             cg_gemm(f, k);
@@ -314,6 +322,9 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
         case K_COMM:
             if (!k->flight)
                 cg_comm(f, k);
+            break;
+        case K_TILES:
+            name = cg_tiles(f, k);
             break;
         case K_REPEAT:
             call_repeat(f, k, stage);

@@ -125,7 +125,7 @@ static void add_to_memory(nest *x, const nd_node *n, cg_expr v)
 static void store(nest *x, const nd_node *n, const char *value)
 {
     nd_ref r;
-    nd_ref_of(x->g->c, n->op->out[0], &r);
+    cg_ref_of(&x->f, n->op->out[0], &r);
     cg_line(&x->f, "%s = %s;", cg_element(&x->e, &r, true, NULL, NULL), value);
 }
 
@@ -366,6 +366,7 @@ static void set_up(nest *x, cg *g, nd_kernel *k)
     x->g = g;
     x->k = k;
     cg_fn_start(&x->f, g);
+    x->f.tiles = k->tiles;
     x->e = (cg_env){.f = &x->f, .k = k, .rows = k->nouter && k->ninner};
     x->e.local = ND_NEWN(g->a, cg_expr, n);
     x->e.kept = ND_NEWN(g->a, const char *, n);
@@ -479,6 +480,17 @@ static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)
         nd_put(&s, "ndrt_rank *r");
         sep = ", ";
     }
+    for (int i = 0; i < k->parts.n; i++) {
+        const cg_used *x = &k->parts.v[i];
+        const char *name = g->ext_name[x->ext] + 2;
+        if (x->off)
+            nd_putf(&s, "%sint64_t o_%s", sep, name);
+        if (x->off && x->len)
+            sep = ", ";
+        if (x->len)
+            nd_putf(&s, "%sint64_t n_%s", sep, name);
+        sep = ", ";
+    }
     cg_fn names = {.g = g};
     for (int i = 0; i < k->iters.n; i++, sep = ", ")
         nd_putf(&s, "%sint64_t %s", sep, cg_iter(&names, k->iters.v[i]));
@@ -498,7 +510,7 @@ static bool same_kernel(const nd_kernel *a, const nd_kernel *b)
         if (a->nodes.v[i].op != b->nodes.v[i].op ||
             a->nodes.v[i].stored != b->nodes.v[i].stored)
             return false;
-    return true;
+    return a->tiles == b->tiles;
 }
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
@@ -522,6 +534,9 @@ cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
     out->needs_rank = x.f.uses_rank;
     for (int i = 0; i < x.f.iters.n; i++)
         ND_PUSH(g->a, &out->iters, x.f.iters.v[i]);
+    for (int i = 0; i < x.f.exts.n; i++)
+        if (g->c->exts.v[x.f.exts.v[i].ext].tile)
+            ND_PUSH(g->a, &out->parts, x.f.exts.v[i]);
     out->other = first;
     nd_table_put(&g->kernels, key, out);
     put_comment(g, g->out, out);

@@ -251,6 +251,8 @@ static void device_row(cg *g, nd_buf *b, int d)
     if (mem->scratch_bytes)
         nd_putf(b, "        .scratch = %zu,\n        .scratch_bytes = %zu,\n",
                 mem->scratch, mem->scratch_bytes);
+    if (mem->tile_bytes)
+        nd_putf(b, "        .tile_bytes = %zu,\n", mem->tile_bytes);
     if (mem->version_bytes)
         nd_putf(b, "        .version_bytes = %zu,\n", mem->version_bytes);
     nd_put(b, "    },\n");

@@ -57,6 +57,8 @@ static ndrt_status set_up(ndrt_rank *r)
     ndrt_status s = ndrt_make_arena(r);
 
     if (s == NDRT_OK)
+        s = ndrt_tiles_open(r);
+    if (s == NDRT_OK)
         s = ndrt_mm_open(r);
     if (s == NDRT_OK)
         s = ndrt_micro_open(r);

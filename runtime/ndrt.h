@@ -147,6 +147,7 @@ typedef struct ndrt_device {
     size_t work, work_bytes;      /* for muon: room that nothing else needs
                                      between two steps */
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
+    size_t tile_bytes;            /* of each thread, beside the arena */
     size_t version_bytes;         /* of all weights, the arena's beginning,
                                      where there are versions; else 0 */
 } ndrt_device;
@@ -334,6 +335,15 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *a, int64_t a_r, int64_t a_c,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
+
+/* x, but at least lo and at most hi. */
+static inline int64_t ndrt_clip(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* What the calling thread has for one tile: tile_bytes of the device. */
+void *ndrt_tile_scratch(const ndrt_rank *r);
 
 /* The same by the calling thread alone: for loops that are shared out. */
 void ndrt_gemm_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,

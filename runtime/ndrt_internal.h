@@ -115,6 +115,7 @@ typedef struct ndrt_state {
     double *all;                  /* NDRT_WIDE numbers of every rank */
     ndrt_own own;                 /* of the rank's own thread */
     ndrt_team *team;              /* NULL: there is no other */
+    char *tiles;                  /* tile.c: of each thread */
     char *packed;                 /* all_to_all.c: what is sent, received */
     size_t packed_bytes;
     size_t *parts;                /* 4 numbers per rank */
@@ -322,6 +323,10 @@ void ndrt_put_aside(ndrt_rank *r);
 size_t ndrt_arena_bytes(const ndrt_course *c, int device);
 size_t ndrt_older_at(const ndrt_course *c, int device);    /* older weights */
 ndrt_status ndrt_make_arena(ndrt_rank *r);
+
+/* ---- tile.c -------------------------------------------------------------- */
+
+ndrt_status ndrt_tiles_open(ndrt_rank *r);
 
 /* ---- versions.c: older weights ------------------------------------------- */
 

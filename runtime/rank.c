@@ -422,6 +422,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->all);
     ndrt_count_free(st->count);
     free(st->micro_loss);
+    free(st->tiles);
     free(st->packed);
     free(st->parts);
     free(r->arena);
