@@ -154,8 +154,7 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
 {
     ndrt_log *l = r->state->log;
     int64_t steps = r->state->config->train.steps;
-    size_t scratch = ndrt_mm_scratch(r) + r->state->wide_bytes +
-                     r->state->packed_bytes +
+    size_t scratch = ndrt_own_bytes(r) + r->state->packed_bytes +
                      r->state->comm->ops->scratch(r->state->comm);
     double t = ndrt_now(), per_step;
     char eta[32], text[24];
