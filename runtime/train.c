@@ -42,7 +42,7 @@ static void run_stage(ndrt_rank *r, void *arg)
 }
 
 /* Do the loops of generated code share out? */
-enum { SHARED = 0 };
+enum { SHARED = 1 };
 
 ndrt_status ndrt_compute(ndrt_rank *r, void (*f)(ndrt_rank *))
 {
