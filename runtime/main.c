@@ -71,6 +71,8 @@ static ndrt_status set_up(ndrt_rank *r)
     if (s == NDRT_OK)
         s = check_target(r, r->state->config->times_path);
     if (s == NDRT_OK)
+        s = check_target(r, r->state->config->profile_path);
+    if (s == NDRT_OK)
         s = ndrt_data_open(r);
     if (s == NDRT_OK)
         s = ndrt_lane_open(r);
@@ -84,6 +86,8 @@ static ndrt_status set_up(ndrt_rank *r)
     if (s == NDRT_OK)
         s = ndrt_trace_open(r);         /* knows where the run begins */
     if (s == NDRT_OK)
+        s = ndrt_profile_open(r);
+    if (s == NDRT_OK)
         s = ndrt_check_folder(r);
     if (s != NDRT_OK || r->state->config->resume_path)
         return s;
@@ -96,8 +100,10 @@ static ndrt_status set_up(ndrt_rank *r)
 static ndrt_status work(ndrt_rank *r)
 {
     const ndrt_config *c = r->state->config;
-    ndrt_status s = ndrt_train_loop(r);
+    ndrt_status s = ndrt_profile_peaks(r);
 
+    if (s == NDRT_OK)
+        s = ndrt_train_loop(r);
     if (s == NDRT_OK && c->check_replicas)
         s = ndrt_check_replicas(r);
     if (s == NDRT_OK && c->save_path)
@@ -106,6 +112,8 @@ static ndrt_status work(ndrt_rank *r)
         s = ndrt_count_write(r);
     if (s == NDRT_OK)
         s = ndrt_trace_write(r);
+    if (s == NDRT_OK)
+        s = ndrt_profile_write(r);
     ndrt_status logged = ndrt_log_close(r);
     if (s == NDRT_OK && c->generate)
         s = ndrt_generate(r, stdout);
@@ -228,6 +236,9 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
     bool launched = ndrt_under_launcher();
     bool speak = !launched || ndrt_launcher_first();
     ndrt_config config;
+
+    if (!ndrt_cpu_serves(p, speak ? stderr : NULL))
+        return NDRT_EUSAGE;
     ndrt_status s = ndrt_options(p, argc, argv, &config,
                                  speak ? stdout : NULL,
                                  speak ? stderr : NULL);

@@ -42,7 +42,7 @@ typedef struct ndrt_config {
     enum { NDRT_MESSAGES_AHEAD, NDRT_MESSAGES_INLINE } messages;
     const char *schedule;         /* instead of the program's; or NULL */
     int64_t microbatches;         /* 0: the program's */
-    const char *trace_path, *times_path;
+    const char *trace_path, *times_path, *profile_path;
     int64_t trace_step;           /* 0: the third */
     const ndrt_course *course;    /* what these choices come to */
     bool done;                    /* --help or --version: nothing to run */
@@ -51,6 +51,20 @@ typedef struct ndrt_config {
 /* Messages for the user go to `out` (help) and `err`; either may be NULL. */
 ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
                          ndrt_config *c, FILE *out, FILE *err);
+
+/* cpu.c: false if this processor lacks what the program was compiled for, which
+ * is said on `err` (or NULL). */
+bool ndrt_cpu_serves(const ndrt_program *p, FILE *err);
+
+/* libndrt runs on every processor; a hot loop is compiled for several, of which
+ * the loader takes the best. All give the same bits (-ffp-contract=off). */
+#if defined __x86_64__ && defined __gnu_linux__ && !defined __clang__ && \
+    __GNUC__ >= 12 && !defined __SANITIZE_ADDRESS__
+#define NDRT_CLONES __attribute__((target_clones( \
+    "arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define NDRT_CLONES
+#endif
 
 /* ---- the state of a rank ---------------------------------------------- */
 
@@ -62,6 +76,7 @@ typedef struct ndrt_air ndrt_air;           /* flight.c */
 typedef struct ndrt_lane ndrt_lane;         /* messages.c */
 typedef struct ndrt_trace ndrt_trace;       /* trace.c */
 typedef struct ndrt_team ndrt_team;         /* team.c */
+typedef struct ndrt_profile ndrt_profile;   /* profile.c */
 
 typedef struct ndrt_jitter {      /* jitter.c */
     uint32_t most, random;        /* microseconds; the generator's state */
@@ -111,6 +126,7 @@ typedef struct ndrt_state {
     ndrt_jitter jitter;
     ndrt_trace *trace;            /* NULL: no time is taken */
     ndrt_stamp *stamps;           /* per action of the list; or NULL */
+    ndrt_profile *profile;        /* NULL: marks are passed over */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -230,6 +246,23 @@ void ndrt_trace_end(ndrt_rank *r);
 /* All ranks call it; rank 0 writes the files. */
 ndrt_status ndrt_trace_write(ndrt_rank *r);
 void ndrt_trace_free(ndrt_rank *r);
+
+/* ---- profile.c: the time of kernels -------------------------------------- */
+
+typedef enum {
+    NDRT_PART_DATA, NDRT_PART_ZERO, NDRT_PART_MESSAGES, NDRT_PART_REDUCE,
+    NDRT_PART_NORM, NDRT_PART_SUMS, NDRT_PART_UPDATE, NDRT_PART_LOG,
+    NDRT_PART_OTHER, NDRT_NPARTS
+} ndrt_chore;
+/* That part of the runtime's work ends here: as ndrt_mark. */
+void ndrt_spent(ndrt_rank *r, ndrt_chore part);
+/* A training step begins, or ends: marks outside of one mean nothing. */
+void ndrt_profile_step(ndrt_rank *r, bool on);
+ndrt_status ndrt_profile_open(ndrt_rank *r);
+/* All ranks call these; rank 0 writes the file. */
+ndrt_status ndrt_profile_peaks(ndrt_rank *r);
+ndrt_status ndrt_profile_write(ndrt_rank *r);
+void ndrt_profile_free(ndrt_rank *r);
 
 /* ---- rank.c: where a rank stands, what it holds ----------------------- */
 

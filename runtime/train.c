@@ -223,6 +223,7 @@ static ndrt_status run_actions(ndrt_rank *r)
     r->state->squares = 0.0;
     ndrt_status s = ndrt_zero_grads(r);
 
+    ndrt_spent(r, NDRT_PART_ZERO);
     if (s == NDRT_OK)
         s = begin(r);
     if (s == NDRT_OK)
@@ -253,15 +254,20 @@ static ndrt_status one_step(ndrt_rank *r)
                            .tokens = ndrt_step_tokens(r->program)};
     ndrt_status s = ndrt_data_batch(r, r->step - 1, false);
 
+    ndrt_spent(r, NDRT_PART_DATA);
     if (s == NDRT_OK)
         s = run_actions(r);
+    ndrt_spent(r, NDRT_PART_OTHER);
     if (s == NDRT_OK && !on_its_way)
         s = ndrt_reduce_grads(r);
     if (s != NDRT_OK)
         return s;
+    ndrt_spent(r, NDRT_PART_REDUCE);
     double sums[2] = {ndrt_loss_share(r), on_its_way ? r->state->squares
                                                      : ndrt_square_norm(r)};
+    ndrt_spent(r, NDRT_PART_NORM);
     s = ndrt_sum_doubles(r, sums, 2);
+    ndrt_spent(r, NDRT_PART_SUMS);
     if (s != NDRT_OK)
         return s;
     line.loss = sums[0];
@@ -276,8 +282,10 @@ static ndrt_status one_step(ndrt_rank *r)
     ndrt_keep_behind(r);
     if (!empty && !on_its_way)
         s = update(r, &line);
+    ndrt_spent(r, NDRT_PART_UPDATE);
     if (s == NDRT_OK)
         ndrt_log_step(r, &line);
+    ndrt_spent(r, NDRT_PART_LOG);
     r->state->last = line;
     return s;
 }
@@ -312,7 +320,9 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         ndrt_count_step(r, true);
+        ndrt_profile_step(r, true);
         s = one_step(r);
+        ndrt_profile_step(r, false);
         ndrt_count_step(r, false);
         if (s == NDRT_OK)
             s = ndrt_micro_report(r);
