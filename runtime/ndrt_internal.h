@@ -282,10 +282,17 @@ float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
                       uint64_t index);
 void ndrt_init_params(ndrt_rank *r, uint64_t seed);
 
-/* ---- comm.c ----------------------------------------------------------- */
+/* ---- fold.c ----------------------------------------------------------- */
 
+/* See ndrt_fold_fn. */
 void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
                ndrt_fold_kind how);
+/* To several destinations. */
+void ndrt_fold_to(float *const *dst, int ndst, const float *const *src,
+                  int nsrc, int64_t n, ndrt_fold_kind how);
+
+/* ---- comm.c ----------------------------------------------------------- */
+
 enum { NDRT_WIDE = 4 };
 /* The bits of v[0..n) of every rank, in rank order, to state->all. */
 ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n);
