@@ -24,7 +24,7 @@ typedef struct parcel {
     int from, lane;
     const void *x;
     size_t bytes;
-    bool taken;
+    bool held, taken;             /* by the receiver, who copies it */
 } parcel;
 
 typedef struct mailbox {          /* of one receiver */
@@ -52,7 +52,7 @@ struct ndrt_world {
     atomic_bool stopped;
 };
 
-enum { SPINS = 1000 };             /* some ten microseconds */
+enum { SPINS = 100 };              /* a few microseconds */
 
 static const ndrt_comm_ops local_ops;
 
@@ -168,7 +168,7 @@ typedef struct piece_job {
  * cache while they are worked on. */
 static int64_t chunk_of(int members)
 {
-    enum { BYTES = 1 << 18, LEAST = 1024 };
+    enum { BYTES = 1 << 17, LEAST = 1024 };
     int64_t n = BYTES / (int64_t)sizeof(float) / members;
 
     return n > LEAST ? n : LEAST;
@@ -442,7 +442,7 @@ static ndrt_status local_send(ndrt_comm *c, int to, const void *x,
         continue;
     *end = &p;
     pthread_cond_broadcast(&b->changed);
-    while (!p.taken && !atomic_load(&w->stopped))
+    while (!p.taken && (p.held || !atomic_load(&w->stopped)))
         pthread_cond_wait(&b->changed, &b->lock);
     if (!p.taken)
         unlink_parcel(b, &p);
@@ -459,33 +459,34 @@ static parcel *parcel_from(const mailbox *b, int from, int lane)
     return p;
 }
 
-/* The copy is made under the lock, so that a sender which stops meanwhile
- * cannot leave with its parcel. */
+/* A sender whose parcel is held waits, even if all ranks stop meanwhile; others
+ * can put theirs into the box while it is copied. */
 static ndrt_status local_recv(ndrt_comm *c, int from, void *x, size_t bytes)
 {
     ndrt_world *w = ((local_comm *)c)->world;
     int lane = ((local_comm *)c)->lane;
     mailbox *b = &w->box[c->rank];
-    ndrt_status s = NDRT_OK;
-    bool took = false;
     parcel *p;
 
     pthread_mutex_lock(&b->lock);
     while (!(p = parcel_from(b, from, lane)) && !atomic_load(&w->stopped))
         pthread_cond_wait(&b->changed, &b->lock);
-    if (!p) {
-        s = NDRT_ESTOPPED;
-    } else if (p->bytes != bytes) {
-        s = other_bytes(c, from, p->bytes, bytes);
-    } else {
-        copy_bytes(x, p->x, bytes);
+    size_t sent = p ? p->bytes : 0;
+    if (p && sent == bytes) {
         unlink_parcel(b, p);
-        p->taken = took = true;
+        p->held = true;
     }
     pthread_mutex_unlock(&b->lock);
-    if (took)
-        pthread_cond_broadcast(&b->changed);
-    return s;
+    if (!p)
+        return NDRT_ESTOPPED;
+    if (sent != bytes)
+        return other_bytes(c, from, sent, bytes);
+    copy_bytes(x, p->x, bytes);
+    pthread_mutex_lock(&b->lock);
+    p->taken = true;
+    pthread_mutex_unlock(&b->lock);
+    pthread_cond_broadcast(&b->changed);
+    return NDRT_OK;
 }
 
 /* ---- stopping --------------------------------------------------------- */
