@@ -59,6 +59,7 @@ typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
 typedef struct ndrt_count ndrt_count;       /* count.c */
 typedef struct ndrt_air ndrt_air;           /* flight.c */
+typedef struct ndrt_early ndrt_early;       /* early.c */
 typedef struct ndrt_lane ndrt_lane;         /* messages.c */
 typedef struct ndrt_trace ndrt_trace;       /* trace.c */
 
@@ -89,6 +90,7 @@ typedef struct ndrt_state {
     ndrt_group *whole;            /* per parameter: those that hold the pieces
                                      of its matrices, see ndrt_whole_group */
     int64_t *ones;                /* equal pieces: 1 for every rank */
+    int64_t *share;               /* room for a length of every rank */
     double *all;                  /* NDRT_WIDE numbers of every rank */
     ndrt_mm *mm;                  /* matrix products made so far */
     float *wide;                  /* gemm16.c: narrow operands as floats */
@@ -100,6 +102,7 @@ typedef struct ndrt_state {
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_air *air;                /* NULL: no call is ever in flight */
+    ndrt_early *early;            /* NULL: gradients wait for the end */
     ndrt_lane *lane;              /* NULL: the rank moves its messages */
     ndrt_jitter jitter;
     ndrt_trace *trace;            /* NULL: no time is taken */
@@ -157,6 +160,24 @@ ndrt_status ndrt_air_open(ndrt_rank *r);
 /* After the last call, or a failure that all ranks have been told of. */
 void ndrt_air_close(ndrt_rank *r);
 void ndrt_air_free(ndrt_rank *r);
+/* ndrt_reduce_range, as call `i` of a step's; and its end. */
+ndrt_status ndrt_start_reduce(ndrt_rank *r, int i, int bucket, float *x,
+                              size_t from, size_t to);
+ndrt_status ndrt_await_reduce(ndrt_rank *r, int i);
+
+/* ---- early.c: gradients summed while backward goes on ------------------- */
+
+/* The most calls of a step; 0: all is left to the end. */
+int ndrt_early_most(const ndrt_rank *r);
+/* After ndrt_air_open. */
+ndrt_status ndrt_early_open(ndrt_rank *r);
+void ndrt_early_free(ndrt_rank *r);
+/* Around an action. */
+void ndrt_early_begin(ndrt_rank *r, const sched_action *a);
+ndrt_status ndrt_early_end(ndrt_rank *r, const sched_action *a);
+/* Resolves what the gradients are pending over: after it every rank holds the
+ * sum, or its zero part of it. */
+ndrt_status ndrt_reduce_grads(ndrt_rank *r);
 
 /* ---- jitter.c: delays, for tests ---------------------------------------- */
 
@@ -212,6 +233,9 @@ bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
 /* Groups: every rank calls it, before anything that may fail on one alone. */
 ndrt_status ndrt_open_groups(ndrt_rank *r);
+/* Those of its buckets, into state->sum, zero and tied. */
+ndrt_status ndrt_open_buckets(ndrt_rank *r);
+void ndrt_free_bucket(ndrt_rank *r, int bucket);
 /* What the rank's device has and needs. */
 const ndrt_device *ndrt_here(const ndrt_rank *r);
 /* Where a parameter or its gradient lies on a device; NDRT_NONE: nowhere. */
@@ -519,9 +543,10 @@ ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 /* ---- optim.c ---------------------------------------------------------- */
 
 double ndrt_lr(const ndrt_train *t, int64_t update);       /* 1-based */
-/* Resolves what the gradients are pending over: after it every rank holds the
- * sum, or its zero part of it. */
-ndrt_status ndrt_reduce_grads(ndrt_rank *r);
+/* Floats [from, to) of a bucket that lies at x: adds up what they are pending
+ * over, each rank of the zero group what is in its part. */
+ndrt_status ndrt_reduce_range(ndrt_rank *r, int bucket, float *x, size_t from,
+                              size_t to);
 /* This rank's share of the squared norm: each element counts on one rank. */
 double ndrt_square_norm(const ndrt_rank *r);
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr);

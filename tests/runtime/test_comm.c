@@ -252,7 +252,7 @@ static void test_all_gather(void **state)
     }
 }
 
-/* ---- one after another ---------------------------------------------------- */
+/* ---- one after another --------------------------------------------------- */
 
 enum { ROUNDS = 400 };
 
