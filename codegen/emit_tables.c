@@ -432,6 +432,8 @@ static void emit_program(cg *g, nd_buf *b)
     count(b, "ngroups", "groups", g->groups.n);
     if (g->ticket_name.n)
         nd_putf(b, "    .nflights = %d,\n", g->ticket_name.n);
+    if (g->early)
+        nd_put(b, "    .early = true,\n");
     uint32_t micro = 1u << m->micro;
     if (g->m->loss)
         nd_putf(b, "    .loss_sum = 0x%x,\n",

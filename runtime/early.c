@@ -130,6 +130,11 @@ static void lay_out(ndrt_rank *r, int place)
     }
 }
 
+static bool is_backward(sched_op op)
+{
+    return op == SCHED_B || op == SCHED_I || op == SCHED_W;
+}
+
 static void find_last(ndrt_rank *r)
 {
     const sched_row *row = &r->state->course->sched->row[r->device];
@@ -138,7 +143,7 @@ static void find_last(ndrt_rank *r)
     for (int s = 0; s < r->program->nstages; s++)
         e->last[s] = -1;
     for (int i = 0; i < row->n; i++) {
-        if (sched_is_back(row->v[i].op))
+        if (is_backward(row->v[i].op))
             e->last[row->v[i].stage] = i;
         if (sched_is_compute(row->v[i].op))
             e->end = i;
@@ -266,6 +271,7 @@ void ndrt_gradients_done(ndrt_rank *r, const int *params, int n, int64_t layer)
 
     if (!e || !e->on || r->thread != 0)
         return;
+    ndrt_enter(r);
     for (int i = 0; i < n && s == NDRT_OK; i++)
         s = finish(r, r->stage, params[i], layer);
     if (s != NDRT_OK)
@@ -280,7 +286,7 @@ void ndrt_early_begin(ndrt_rank *r, const sched_action *a)
     const sched_row *row = &r->state->course->sched->row[r->device];
 
     if (e)
-        e->on = sched_is_back(a->op) && &row->v[e->last[a->stage]] == a;
+        e->on = is_backward(a->op) && &row->v[e->last[a->stage]] == a;
 }
 
 /* Nothing in the stage's function said so of what it has ended with; only if
