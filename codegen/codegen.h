@@ -250,8 +250,8 @@ void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi);
 /* emit_flights.c: what ends and what starts in front of kernel i. */
 void cg_flights(cg_fn *f, const nd_kernels *list, int i, int stage);
 const char *cg_ticket(cg *g, nd_flight *x);
-/* emit_final.c: what is done in front of kernel i, and at the end of an iteration
- * of a stage that begins with iteration lo. */
+/* emit_final.c: what is done in front of kernel i, and at the end of an
+ * iteration of a stage that begins with iteration lo. */
 void cg_done_before(cg_fn *f, const nd_kernels *list, int i);
 void cg_done_layer(cg_fn *f, nd_kernel *k, int64_t lo);
 void cg_emit_stage(cg *g, int s);

@@ -6,10 +6,10 @@
  *   d_table += ..                    at the end of the list: nothing to say
  *
  * Of gradients that are pending over ranks the list says so where work follows
- * that the sum can run beside: at the end of each iteration of a repeat, for the
- * parameters that have one per iteration, and in front of a repeat, for others.
- * It holds for one run of the list; the runtime knows which run is the last of a
- * step (runtime/early.c).
+ * that the sum can run beside: at the end of each iteration of a repeat, for
+ * the parameters that have one per iteration, and in front of a repeat, for
+ * others. It holds for one run of the list; which run is the last of a step,
+ * the runtime knows (runtime/early.c).
  *
  * A kernel of a kind that is not known here may touch every gradient.
  */

@@ -6,8 +6,8 @@
  * read from each, added up in the order of the ranks, and written to each, so
  * nothing is copied in between and the bits depend on nobody's speed.
  *
- * Messages wait by sleeping on a condition variable. Sleepers are woken when the
- * lock is free, or they would go back to sleep on it. A failing rank sets
+ * Messages wait by sleeping on a condition variable. Sleepers are woken when
+ * the lock is free, or they would go back to sleep on it. A failing rank sets
  * `stopped` and wakes every sleeper.
  */
 #include "meeting.h"

@@ -10,19 +10,18 @@
  * has one per iteration of a repeat (ndrt_gradients_done; the emitter knows,
  * see passes/final.c). These are ranges of a bucket. What is final of one
  * parameter grows, layer by layer, at one of its ends; a part that is worth a
- * call is handed to the thread. ndrt_reduce_grads waits for those calls and does
- * the rest: what backward ends with, and what is small.
+ * call is handed to the thread. ndrt_reduce_grads waits for those calls and
+ * does the rest: what backward ends with, and what is small.
  *
  *   bucket    | a, layers 0 .. 5       | b  | c, layers 0 .. 5    |
  *   in flight |        2 3 | 4 5 |     |    |  0 1 2 | 3 4 | 5    |
  *   the rest  | 0 1              | b        |
  *
  * Every element is added up once, in the order of the ranks, in whichever call:
- * the bits are those of one call per bucket. All ranks of a device have the same
- * ranges and start them in the same order. Left to the end are parameters that
- * several devices or several stages of this one hold, all of an asynchronous
- * schedule that updates on its way, and, as it tells calls, all where --comm
- * counts them.
+ * the bits are those of one call per bucket. All ranks of a device have the
+ * same ranges and start them in the same order. Left to the end are parameters that
+ * several devices or several stages of this one hold, and all of them where
+ * the schedule updates on its way, or --comm counts calls.
  */
 #include "ndrt_internal.h"
 

@@ -438,8 +438,9 @@ void ndrt_start_shift_ring(ndrt_rank *r, int ticket, int group, int by,
 void ndrt_wait(ndrt_rank *r, int ticket);
 
 /* The calling stage's backward function, of this microbatch, will not touch the
- * gradients of these parameters again, or that of the stage's iteration `layer`
- * of them: if it is the last microbatch, they may be added up over the ranks. */
+ * gradients of these parameters again, or those of the stage's iteration
+ * `layer` of them: if it is the last microbatch, they may be added up over the
+ * ranks. */
 void ndrt_gradients_done(ndrt_rank *r, const int *params, int n,
                          int64_t layer);
 enum { NDRT_WHOLE = -1 };

@@ -256,8 +256,8 @@ static void test_all_gather(void **state)
 
 enum { ROUNDS = 400 };
 
-/* A sum, its pieces, all of them again: the same as the sum. Lengths change from
- * round to round, up to some chunks; `round` is when rank 1 fails. */
+/* A sum, its pieces, all of them again: the same as the sum. Lengths change
+ * from round to round, up to some chunks; `round` is when rank 1 fails. */
 static bool one_round(worker *w, int k)
 {
     static const int64_t some[] = {3, 5, 13, 61, 1, 1021, 4 * MAX_N - 3};
