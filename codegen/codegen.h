@@ -76,6 +76,7 @@ typedef struct cg_pointer {          /* a buffer that a function touches */
     cg_target to;
     const char *name;
     bool written;
+    const char *part;                /* what stands for it in a part, or NULL */
     const char *row;                 /* "x_row", or NULL */
     const char *row_at;              /* where the row begins */
     int next;                        /* pointer + 1 at the same value, or 0 */
@@ -138,6 +139,7 @@ typedef struct cg_fn {
     ND_VEC(cg_used) exts;            /* ascending */
     bool uses_rank, uses_random, uses_training;
     bool caller;                     /* of kernels: no kernel itself */
+    const char *call;                /* what counts calls, or NULL */
     ND_VEC(cg_pointer) ptrs;
     nd_table ptr_at;                 /* value or parameter -> pointer + 1 */
     ND_VEC(nd_op *) iters;
@@ -214,6 +216,8 @@ typedef struct cg_env {
     cg_expr *local;                  /* by node: what holds its value now */
     const char **kept;               /* by node: its scratch row, or NULL */
     bool rows;                       /* use row pointers */
+    const char *columns;             /* the range of the innermost axis that
+                                        this thread has, or NULL: all */
     nd_buf *before;                  /* in a pass: text in front of its loops */
     ND_VEC(cg_hoisted) hoisted;
 } cg_env;
@@ -227,6 +231,33 @@ const char *cg_element(cg_env *e, const nd_ref *r, bool write,
 const char *cg_paren(nd_arena *a, cg_expr x, int need);
 const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                        const char *y);              /* x (+, max, min) y */
+
+/* ---- emit_share.c: who runs which iterations ----------------------------- */
+
+typedef struct cg_share {            /* the loops around a row */
+    cg_env *e;
+    const char *row;                 /* the loop over this thread's rows: its
+                                        variable, or NULL, */
+    int inside;                      /* and the indentation in there */
+    int braces, brace[ND_MAX_RANK + 2];      /* to close: their indentations */
+} cg_share;
+
+/* Opens what shares out: of rows, the loop over this thread's. Then the loops
+ * inside; and, in front of them, where such a row stands on the axes that the
+ * text mentions. */
+void cg_open_share(cg_share *s);
+void cg_open_loops(cg_share *s);
+void cg_share_axes(cg_share *s, const char *text);
+/* Closes all that, and adds up parts. All threads are there afterwards. */
+void cg_close_share(cg_share *s);
+/* Several axes counted as one: how many iterations they have, what counts them
+ * (`name`, or the one axis itself), and where each stands then (text NULL:
+ * all). */
+const char *cg_iterations(cg_fn *f, const cg_axis *a, int n);
+const char *cg_counter(const cg_axis *a, int n, const char *name);
+void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,
+                  const char *text);
+const char *cg_identity(nd_arena *a, const nd_op *op);
 
 /* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_tables.c, emit_header.c */
 
