@@ -19,9 +19,9 @@
  *
  * Every element is added up once, in the order of the ranks, in whichever call:
  * the bits are those of one call per bucket. All ranks of a device have the
- * same ranges and start them in the same order. Left to the end are parameters that
- * several devices or several stages of this one hold, and all of them where
- * the schedule updates on its way, or --comm counts calls.
+ * same ranges and start them in the same order. Left to the end are parameters
+ * that several devices or several stages of this one hold, and all of them
+ * where the schedule updates on its way, or --comm counts calls.
  */
 #include "ndrt_internal.h"
 
