@@ -270,7 +270,7 @@ void ndrt_gradients_done(ndrt_rank *r, const int *params, int n, int64_t layer)
 
     if (!e || !e->on || r->thread != 0)
         return;
-    ndrt_enter(r);
+    ndrt_count_down(r);
     for (int i = 0; i < n && s == NDRT_OK; i++)
         s = finish(r, r->stage, params[i], layer);
     if (s != NDRT_OK)

@@ -57,7 +57,7 @@ struct ndrt_air {
 /* A failure inside leaves by longjmp, as out of generated code. */
 static bool run(ndrt_air *a, const call *c)
 {
-    if (setjmp(a->state.jump))
+    if (setjmp(a->state.own.jump))
         return false;
     ndrt_doze(&a->jitter);
     c->run(&a->rank, c);
@@ -145,15 +145,17 @@ static ndrt_status await(ndrt_rank *r, int ticket)
 static void start(ndrt_rank *r, int ticket, const call *c, const int64_t *p,
                   const int64_t *q)
 {
-    ndrt_enter(r);
-    if (launch(r, ticket, c, p, q) != NDRT_OK)
-        ndrt_raise(r);
+    if (ndrt_enter(r))
+        ndrt_leave(r, launch(r, ticket, c, p, q));
 }
 
 void ndrt_wait(ndrt_rank *r, int ticket)
 {
-    if (r->state->air && await(r, ticket) != NDRT_OK)
+    if (!r->state->air || !ndrt_alone(r))
+        return;
+    if (await(r, ticket) != NDRT_OK)
         ndrt_raise(r);
+    ndrt_barrier(r);
 }
 
 /* ---- the calls --------------------------------------------------------- */
