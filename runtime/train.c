@@ -117,8 +117,11 @@ ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
         s = ndrt_call(r, stage->run[NDRT_RECV_F]);
     if (back && stage->again)
         s = ndrt_micro_again(r, stage->run[NDRT_F]);
+    ndrt_early_begin(r, a);
     if (s == NDRT_OK)
         s = run_action(r, a->op);
+    if (s == NDRT_OK)
+        s = ndrt_early_end(r, a);
     if (s == NDRT_OK && local && back)
         s = ndrt_call(r, stage->run[NDRT_SEND_B]);
     return s;
