@@ -4,6 +4,8 @@
  *   cg_build         C file -> executable, linked with libndrt
  *   cg_report_plan   what a person wants to know before starting a run
  *   cg_report_comm   what each collective moves
+ *   cg_report_kernels, cg_report_roofline
+ *                    what each kernel reads and writes; how far from the limit
  *
  * Everything else here is shared by the emit_*.c files. A C function under
  * construction is a cg_fn: its body is written first, and what the body turned
@@ -15,11 +17,20 @@
 #include "../passes/passes.h"
 
 bool cg_emit_c(nd_module *m, nd_buf *out);
+/* The same program, which can tell where its time goes: marks.c. */
+bool cg_emit_marked(nd_module *m, nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
-/* 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
-int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
+/* For which processor: a name that the C compiler's -march knows, or NULL for
+ * this one. 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
+int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
+             const char *cpu);
+/* Does the C compiler know it? If not, after an error. */
+bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
+bool cg_report_kernels(nd_module *m, nd_buf *out);
+/* profile: the file that the program has written. */
+bool cg_report_roofline(nd_module *m, int profile, nd_buf *out);
 
 /* ---- report.c: words for people ------------------------------------------ */
 
@@ -103,6 +114,14 @@ typedef struct cg_body {             /* an emitted repeat body */
     ND_VEC(nd_op *) iters;
 } cg_body;
 
+/* A kernel of the program, by the name that its profile has. */
+typedef struct cg_mark {
+    const char *name;                /* of its function, or of its result */
+    nd_kernel *k;
+    int64_t calls;                   /* in a step, by one rank of each stage */
+    nd_traffic t;                    /* of one call */
+} cg_mark;
+
 typedef struct cg {
     nd_code *c;
     nd_module *m;
@@ -129,6 +148,10 @@ typedef struct cg {
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool starts_scatter, starts_gather, starts_exchange;
     bool uses_weight, uses_gradient, uses_at_stage;
+    bool marked;                     /* its kernels are */
+    ND_VEC(cg_mark) marks;           /* in the order of the text */
+    nd_table mark_of, mark_named;    /* nd_kernel, function -> mark + 1 */
+    cg_names marks_taken;
 } cg;
 
 typedef struct cg_fn {
@@ -232,6 +255,46 @@ const char *cg_paren(nd_arena *a, cg_expr x, int need);
 const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                        const char *y);              /* x (+, max, min) y */
 
+/* ---- works.c ------------------------------------------------------------- */
+
+typedef enum {
+    WORK_LOOP, WORK_PRODUCT, WORK_COMM, WORK_RUNTIME, WORK_NCLASSES
+} cg_class;
+extern const char *const cg_class_names[WORK_NCLASSES];
+
+/* A kernel, or a part of the runtime's work whose bytes are known. */
+typedef struct cg_work {
+    const char *name;
+    cg_class class;
+    const char *kind, *where;        /* "all_gather"; "gpt.nd:18", or "" */
+    bool narrow;                     /* a product of bf16 */
+    double calls;                    /* of a step, by one rank of each stage */
+    int ends;                        /* marks of a call */
+    double read, written, least;     /* bytes of one call */
+    double flops;
+} cg_work;
+typedef ND_VEC(cg_work) cg_works;
+/* The kernels in the order of the text, then the others. */
+cg_works cg_works_of(cg *g);
+
+/* ---- profile.c: what a run has measured ---------------------------------- */
+
+typedef struct cg_time {
+    const char *name;
+    nd_loc loc;
+    double calls, seconds;           /* of all ranks and steps */
+} cg_time;
+typedef ND_VEC(cg_time) cg_times;
+
+typedef struct cg_profile {
+    const char *program, *key;
+    nd_loc program_at, key_at;
+    double ranks, threads, microbatches, steps;
+    double copy, product, bf16;      /* bytes, operations per second, a rank */
+    cg_times kernels, runtime;
+} cg_profile;
+bool cg_read_profile(nd_ctx *c, int file, cg_profile *out);
+
 /* ---- emit_share.c: who runs which iterations ----------------------------- */
 
 typedef struct cg_share {            /* the loops around a row */
@@ -264,12 +327,12 @@ const char *cg_identity(nd_arena *a, const nd_op *op);
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
 void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
-void cg_call_loop(cg_fn *f, nd_kernel *k);
+const char *cg_call_loop(cg_fn *f, nd_kernel *k);   /* the kernel's name */
 /* How far into its root a view begins, or NULL. */
 const char *cg_offset(cg_fn *f, const cg_target *r);
 /* emit_tiles.c. nd_ref_of and nd_dest_of, where the function does one tile:
  * the tile's part. */
-void cg_tiles(cg_fn *f, nd_kernel *k);
+const char *cg_tiles(cg_fn *f, nd_kernel *k);       /* the function's name */
 bool cg_ref_of(cg_fn *f, const nd_value *v, nd_ref *r);
 void cg_dest_of(cg_fn *f, const nd_value *v, nd_ref *r);
 /* Does the product sum over tiles? */
@@ -308,6 +371,14 @@ const char *cg_real(cg *g, double v);
 void cg_emit_metrics(cg *g, nd_buf *b);
 void cg_emit_train(cg *g, nd_buf *b);
 void cg_emit_header(cg *g, nd_buf *b);
+/* emit.c: the file, and all that is known of it; NULL after an error. */
+cg *cg_emit(nd_module *m, bool marks, nd_buf *out);
+/* marks.c. Says that the kernel ends here, if the program is to have marks;
+ * `name` is its function's, or NULL. */
+void cg_mark_end(cg_fn *f, nd_kernel *k, const char *name);
+void cg_count_marks(cg *g);          /* fills calls and t */
+uint64_t cg_marks_key(const cg *g);  /* of another program, another one */
+void cg_emit_marks(cg *g, nd_buf *b);
 const char *cg_stage_prefix(cg *g, int s);          /* "" or "stage0_" */
 const char *cg_device_prefix(cg *g, int d);         /* "" or "device0_" */
 

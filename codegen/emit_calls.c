@@ -82,7 +82,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
 
 /* ---- calls -------------------------------------------------------------- */
 
-void cg_call_loop(cg_fn *f, nd_kernel *k)
+const char *cg_call_loop(cg_fn *f, nd_kernel *k)
 {
     cg_kernel *fn = cg_loop_kernel(f->g, k);
     nd_buf b = {.arena = f->g->a};
@@ -111,6 +111,7 @@ void cg_call_loop(cg_fn *f, nd_kernel *k)
                     ->name);
     nd_put(&b, ");");
     cg_line(f, "%s", b.s);
+    return fn->name;
 }
 
 /* ---- repeats ------------------------------------------------------------ */
@@ -306,10 +307,11 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
 {
     for (int i = 0; i < list->v.n; i++) {
         nd_kernel *k = list->v.v[i];
+        const char *name = NULL;
         cg_flights(f, list, i, stage);
         switch (k->kind) {
         case K_LOOP:
-            cg_call_loop(f, k);
+            name = cg_call_loop(f, k);
             break;
         case K_GEMM:
             cg_gemm(f, k);
@@ -322,12 +324,14 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
                 cg_comm(f, k);
             break;
         case K_TILES:
-            cg_tiles(f, k);
+            name = cg_tiles(f, k);
             break;
         case K_REPEAT:
             call_repeat(f, k, stage);
             break;
         }
+        if (k->kind != K_REPEAT && !k->flight)
+            cg_mark_end(f, k, name);
     }
     cg_flights(f, list, list->v.n, stage);
 }

@@ -467,7 +467,7 @@ static void call(cg_fn *f, const cg_fn *t, const char *name)
     cg_line(f, "%s", s.s);
 }
 
-void cg_tiles(cg_fn *f, nd_kernel *k)
+const char *cg_tiles(cg_fn *f, nd_kernel *k)
 {
     cg *g = f->g;
     cg_fn t;
@@ -486,4 +486,5 @@ void cg_tiles(cg_fn *f, nd_kernel *k)
     nd_put(g->out, t.b.s);
     nd_put(g->out, "}\n\n");
     call(f, &t, name);
+    return name;
 }
