@@ -8,6 +8,8 @@
  * table that is indexed by row, the rows count. A product reads its operands
  * once and writes its result; what is added to memory is read and written.
  *
+ * What lies in the scratch of a tile never leaves the cache.
+ *
  * Lengths are those of the rank that has most.
  */
 #include "passes.h"
@@ -91,7 +93,7 @@ static nd_access *reads(walker *w, nd_value *v)
             reads(w, v->def->in[i]);
         return NULL;
     }
-    if (is_local(w, v) || !nd_ref_of(w->c, v, &r))
+    if (is_local(w, v) || !nd_ref_of(w->c, v, &r) || r.root == AT_TILE)
         return NULL;
     nd_access *x = access_to(w, &r);
     x->read = true;
@@ -135,7 +137,8 @@ static void node_writes(walker *w, const nd_node *n)
                 nd_info(w->c, op->out[0])->accum != NULL;
     if (n->add)
         r = nd_add_ref(w->c, op);
-    else if (!n->stored || !nd_dest_of(w->c, op->out[0], &r))
+    else if (!n->stored || !nd_dest_of(w->c, op->out[0], &r) ||
+             r.root == AT_TILE)
         return;
     nd_access *x = writes(w, &r, adds);
     x->cleared = n->add && !adds && !n->in_parts;
@@ -149,7 +152,7 @@ static void whole_op(walker *w, nd_op *op)
     nd_ref r;
     for (int i = 0; i < op->nin; i++)
         reads(w, op->in[i]);
-    if (op->nout && nd_dest_of(w->c, op->out[0], &r))
+    if (op->nout && nd_dest_of(w->c, op->out[0], &r) && r.root != AT_TILE)
         writes(w, &r, nd_info(w->c, op->out[0])->accum != NULL);
 }
 
@@ -230,20 +233,33 @@ static void sum_up(walker *w)
     }
 }
 
+static void count_ops(walker *w, nd_kernel *k)
+{
+    w->k = k;
+    for (int i = 0; i < k->nodes.n; i++) {
+        nd_node *n = &k->nodes.v[i];
+        w->t->flops += nd_op_flops(n->op, &w->c->m->mesh);
+        if (k->kind == K_LOOP) {
+            node_reads(w, n->op);
+            node_writes(w, n);
+        } else {
+            whole_op(w, n->op);
+        }
+    }
+}
+
 nd_traffic nd_kernel_traffic(nd_code *c, nd_kernel *k)
 {
     nd_traffic t = {0};
     walker w = {c, k, &t};
-    for (int i = 0; i < k->nodes.n; i++) {
-        nd_node *n = &k->nodes.v[i];
-        t.flops += nd_op_flops(n->op, &c->m->mesh);
-        if (k->kind == K_LOOP) {
-            node_reads(&w, n->op);
-            node_writes(&w, n);
-        } else {
-            whole_op(&w, n->op);
-        }
+    if (k->kind == K_TILES) {
+        for (int i = 0; i < k->tiles->v.n; i++)
+            count_ops(&w, k->tiles->v.v[i]);
+        t.flops *= nd_tile_share(c, k->tiles);
+    } else {
+        count_ops(&w, k);
     }
+    w.k = k;
     sum_up(&w);
     return t;
 }
