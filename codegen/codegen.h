@@ -327,12 +327,13 @@ const char *cg_identity(nd_arena *a, const nd_op *op);
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
 void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
-const char *cg_call_loop(cg_fn *f, nd_kernel *k);   /* the kernel's name */
+/* Both give the name of the function. */
+const char *cg_call_loop(cg_fn *f, nd_kernel *k);
 /* How far into its root a view begins, or NULL. */
 const char *cg_offset(cg_fn *f, const cg_target *r);
 /* emit_tiles.c. nd_ref_of and nd_dest_of, where the function does one tile:
  * the tile's part. */
-const char *cg_tiles(cg_fn *f, nd_kernel *k);       /* the function's name */
+const char *cg_tiles(cg_fn *f, nd_kernel *k);
 bool cg_ref_of(cg_fn *f, const nd_value *v, nd_ref *r);
 void cg_dest_of(cg_fn *f, const nd_value *v, nd_ref *r);
 /* Does the product sum over tiles? */

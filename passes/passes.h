@@ -591,8 +591,6 @@ void nd_make_tiles(nd_code *c, nd_kernels *list);
 int nd_tile_ext(nd_code *c, int ext, int64_t max, bool even, bool first);
 /* tile_bounds.c. Where the inner axis may begin and end. */
 void nd_bound_tiles(nd_code *c, nd_tiles *t);
-/* How much of the inner axis tiles have, on average: 1 is all of it. */
-double nd_tile_share(const nd_code *c, const nd_tiles *t);
 /* The part of r that a tile has of the axes that it splits; only of those that
  * threads share if `shared`. */
 void nd_tile_part(const nd_tiles *t, bool shared, nd_ref *r);

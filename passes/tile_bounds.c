@@ -338,19 +338,3 @@ void nd_bound_tiles(nd_code *c, nd_tiles *t)
                                     c->exts.v[t->inner_ext].max, false,
                                     !t->begins);
 }
-
-double nd_tile_share(const nd_code *c, const nd_tiles *t)
-{
-    const nd_tile_axis *b = &t->axis[t->blocked];
-    int64_t rows = c->exts.v[b->ext].max, block = c->exts.v[b->part].max;
-    int64_t all = c->exts.v[t->inner_ext].max, sum = 0, blocks = 0;
-    for (int64_t at = 0; at < rows; at += block, blocks++) {
-        int64_t last = at + block < rows ? at + block : rows;
-        int64_t from = t->begins ? at + t->begin : 0;
-        int64_t to = t->ends ? last + t->end : all;
-        from = from < 0 ? 0 : from;
-        to = to > all ? all : to;
-        sum += to > from ? to - from : 0;
-    }
-    return (double)sum / (double)(all * blocks);
-}

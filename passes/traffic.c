@@ -8,8 +8,6 @@
  * table that is indexed by row, the rows count. A product reads its operands
  * once and writes its result; what is added to memory is read and written.
  *
- * What lies in the scratch of a tile never leaves the cache.
- *
  * Lengths are those of the rank that has most.
  */
 #include "passes.h"
@@ -233,7 +231,7 @@ static void sum_up(walker *w)
     }
 }
 
-static void count_ops(walker *w, nd_kernel *k)
+static void kernel(walker *w, nd_kernel *k)
 {
     w->k = k;
     for (int i = 0; i < k->nodes.n; i++) {
@@ -248,16 +246,35 @@ static void count_ops(walker *w, nd_kernel *k)
     }
 }
 
+/* The part of the inner axis that tiles have, on average over the blocks. */
+static double part_of_inner(const nd_code *c, const nd_tiles *t)
+{
+    const nd_tile_axis *a = &t->axis[t->blocked];
+    int64_t rows = c->exts.v[a->ext].max, block = c->exts.v[a->part].max;
+    int64_t all = c->exts.v[t->inner_ext].max;
+    double sum = 0;
+    int64_t blocks = 0;
+    for (int64_t at = 0; at < rows; at += block, blocks++) {
+        int64_t lo = t->begins ? at + t->begin : 0;
+        int64_t hi = t->ends ? at + block + t->end : all;
+        lo = lo < 0 ? 0 : lo;
+        hi = hi > all ? all : hi;
+        sum += hi > lo ? (double)(hi - lo) : 0;
+    }
+    return blocks && all ? sum / (double)blocks / (double)all : 1;
+}
+
+/* What a tile makes and uses up stays in the cache. */
 nd_traffic nd_kernel_traffic(nd_code *c, nd_kernel *k)
 {
     nd_traffic t = {0};
     walker w = {c, k, &t};
     if (k->kind == K_TILES) {
         for (int i = 0; i < k->tiles->v.n; i++)
-            count_ops(&w, k->tiles->v.v[i]);
-        t.flops *= nd_tile_share(c, k->tiles);
+            kernel(&w, k->tiles->v.v[i]);
+        t.flops *= part_of_inner(c, k->tiles);
     } else {
-        count_ops(&w, k);
+        kernel(&w, k);
     }
     w.k = k;
     sum_up(&w);
