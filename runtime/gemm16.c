@@ -93,9 +93,12 @@ void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 
     if (m == 0 || n == 0)
         return;
-    if (!ndrt_mm_arrange(&x, &y, &z, &key) || !ndrt_mm_has_bf16(r, &key))
+    if (!ndrt_mm_arrange(&x, &y, &z, &key) || !ndrt_mm_has_bf16(r, &key)) {
         wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);
-    else if (ndrt_mm_run(r, &key, x.x, y.x, c) != NDRT_OK)
+        return;
+    }
+    ndrt_note_product(r, NDRT_WBF16, false, acc, &x, &y, &z);
+    if (ndrt_mm_run(r, &key, x.x, y.x, c) != NDRT_OK)
         ndrt_raise(r);
 }
 

@@ -394,6 +394,7 @@ void ndrt_rank_free(ndrt_rank *r)
     ndrt_air_free(r);
     ndrt_lane_free(r);
     ndrt_trace_free(r);
+    ndrt_products_free(st->products);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);
     for (int b = 0; st->tied && b < p->nbuckets; b++) {

@@ -279,8 +279,11 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         ndrt_count_step(r, true);
+        ndrt_products_begin(r);
         s = one_step(r);
         ndrt_count_step(r, false);
+        if (s == NDRT_OK)
+            s = ndrt_products_end(r);
         if (s == NDRT_OK)
             s = ndrt_micro_report(r);
         if (s == NDRT_OK)
