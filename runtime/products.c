@@ -1,7 +1,8 @@
 /* products.c - --products FILE: how fast the products of a step are alone.
  *
  *   {"program":"gpt","ranks":1,"threads":2,"library":"oneDNN","tokens":2048,
- *    "step_s":0.91,"products_s":0.51,"flop":9.9e10,"peak_bytes":1.1e9,"shapes":[
+ *    "step_s":0.91,"products_s":0.51,"flop":9.9e10,"peak_bytes":1.1e9,
+ *    "shapes":[
  *     {"type":"f32","m":2048,"n":1536,"k":384,"a":"rows","b":"columns",
  *      "add":false,"own":false,"calls":6,"flop":1.4e10,"seconds":0.07}, ...]}
  *
@@ -10,9 +11,9 @@
  * step that computes these products, by these means, can be faster. The arena
  * is put back as it was, so training goes on as if nothing had been.
  *
- * The times are medians over the steps; the first one, which warms up, does not
- * count unless it is the only one. Shapes are those of rank 0, seconds the mean
- * of its threads; an own product is computed by one of them.
+ * The times are medians over the steps but the first, which warms up, unless it
+ * is the only one. Shapes are those of rank 0, seconds the mean of its threads;
+ * an own product is computed by one of them.
  */
 #include "ndrt_internal.h"
 #include "trace.h"
@@ -49,7 +50,6 @@ struct ndrt_products {
     shape *shapes;
     int nshapes, shapes_room;
     char *aside;                  /* the arena, while products run */
-    int64_t steps;                /* so far, the first one included */
     double began;
     double *step, *alone;         /* seconds of each step that counts */
     int n, room;
@@ -216,8 +216,6 @@ void ndrt_products_begin(ndrt_rank *r)
 
     if (!p)
         return;
-    if (p->steps++ == 1)
-        p->n = p->nshapes = 0;
     for (int t = 0; t < p->nthreads; t++)
         p->of[t].n = 0;
     p->on = true;
@@ -284,12 +282,15 @@ static bool keep(ndrt_products *p, double step, double alone)
 ndrt_status ndrt_products_end(ndrt_rank *r)
 {
     ndrt_products *p = r->state->products;
-    double flop = 0.0, none = 0.0, alone;
+    bool last = r->step == r->state->config->train.steps;
+    double flop, none = 0.0, alone;
 
     if (!p)
         return NDRT_OK;
     double step = ndrt_now() - p->began;
     p->on = false;
+    if (r->step == r->state->start + 1 && !last)
+        return NDRT_OK;
     ndrt_status s = meet(r, &none);
     if (s == NDRT_OK)
         s = run_again(r, &alone);
