@@ -1,9 +1,10 @@
 """The models of benchmarks/*.nd in PyTorch: a training step as one would write
 it, at PyTorch's best settings or as it comes.
 
-    torch_models.py gpt --dtype bf16 --steps 5       one JSON line
-    torch_models.py gpt --serve                      a line per line of stdin,
-                                                     which says how many steps
+    torch_models.py small --dtype bf16 --steps 5     one JSON line
+    torch_models.py small --serve                    one per line of stdin:
+        steps 5                 trains so long
+        products FILE           multiplies what a program of ndc wrote there
 
 Same shapes, losses, AdamW (matrices decay), clip at 1, made-up tokens. Without
 --plain: fused AdamW and flushed denormals where PyTorch has them; the memory
@@ -226,6 +227,45 @@ class Trainer:
                     parameters=sum(p.numel() for p in self.parameters))
 
 
+def multiply(a, b, c, add):
+    if a.dim() == 2:
+        return (lambda: c.addmm_(a, b)) if add else (
+            lambda: torch.mm(a, b, out=c))
+    return (lambda: c.baddbmm_(a, b)) if add else (
+        lambda: torch.bmm(a, b, out=c))
+
+
+def products(path):
+    """The shapes of --products, by PyTorch's libraries on the whole matrices:
+    the same number of calls, small ones many at a time."""
+    with open(path) as f:
+        shapes = json.load(f)["shapes"]
+    seconds = flop = 0.0
+    for s in shapes:
+        m, n, k, calls = s["m"], s["n"], s["k"], max(1, round(s["calls"]))
+        small = 2 * m * n * k < 1 << 26
+        batch = min(calls, 64) if small else 1
+        dtype = torch.bfloat16 if s["type"] == "bf16" else torch.float32
+        a = torch.rand(batch, m, k).to(dtype)
+        b = torch.rand(batch, k, n).to(dtype)
+        c = torch.zeros(batch, m, n, dtype=dtype)
+        if s["a"] == "columns":
+            a = a.transpose(1, 2).contiguous().transpose(1, 2)
+        if s["b"] == "columns":
+            b = b.transpose(1, 2).contiguous().transpose(1, 2)
+        if batch == 1:
+            a, b, c = a[0], b[0], c[0]
+        run = multiply(a, b, c, s["add"])
+        run()
+        begin = time.perf_counter()
+        for _ in range(math.ceil(calls / batch)):
+            run()
+        took = time.perf_counter() - begin
+        seconds += took * calls / (batch * math.ceil(calls / batch))
+        flop += 2 * m * n * k * calls
+    return dict(seconds=seconds, gflops=1e-9 * flop / seconds)
+
+
 def main():
     arg = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arg.add_argument("model", choices=[*GPT, "llama", "mlp"])
@@ -245,7 +285,10 @@ def main():
         return
     print(json.dumps(warm), flush=True)
     for line in sys.stdin:
-        print(json.dumps(trainer.steps(int(line))), flush=True)
+        what, value = line.split(None, 1)
+        result = (products(value.strip()) if what == "products"
+                  else trainer.steps(int(value)))
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":
