@@ -27,9 +27,22 @@ def call(command, **more):
     return done.stdout
 
 
+def axes(model):
+    """What the source calls its axes."""
+    with open(os.path.join(HERE, model + ".nd")) as f:
+        return re.findall(r"^axis (\w+)", f.read(), re.M)
+
+
+def sizes(model, chosen):
+    """Options that set those of the axes that the model has."""
+    return [word for s in chosen if s.split("=")[0] in axes(model)
+            for word in ("--set", s)]
+
+
 def variant(source, precision):
-    """The program of that precision, without its plan."""
-    text = open(source).read()
+    """The program of that precision."""
+    with open(source) as f:
+        text = f.read()
     return re.sub(r"^train \w+ \{$", rf"\g<0>\n  precision = {precision}",
                   text, flags=re.M)
 

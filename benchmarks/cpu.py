@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from contestants import HERE, Failed, Ndc, Torch, call
+from contestants import HERE, Failed, Ndc, Torch, call, sizes
 
 MODELS = {
     "small": "small GPT: 6 layers, width 384, 8 x 256 tokens",
@@ -24,10 +24,10 @@ MODELS = {
 }
 
 # PyTorch at its best: memory stays where it is instead of going back to the
-# system and coming again page by page; threads stay on their cores.
+# system and coming again page by page. Threads are not bound: that is slower
+# where anything else runs.
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-         "MALLOC_TOP_PAD_": str(256 << 20), "THP_MEM_ALLOC_ENABLE": "1",
-         "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+         "MALLOC_TOP_PAD_": str(256 << 20), "THP_MEM_ALLOC_ENABLE": "1"}
 
 # What an older machine has: the libraries are told, too.
 AVX2 = {"DNNL_MAX_CPU_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
@@ -49,27 +49,27 @@ def ndc_can(a, option):
 
 
 def contestants(a, model):
-    n = a.threads
+    n, size = a.threads, sizes(model, a.set)
     for dtype in ("f32", "bf16"):
-        yield lambda: Ndc(a.build, model, dtype, f"ndc {dtype}", n)
+        yield lambda: Ndc(a.build, model, dtype, f"ndc {dtype}", n, size)
     if model == "small" and not a.quick:
         yield lambda: Ndc(a.build, model, "f32", "ndc f32, 2x2x2 ranks",
-                          plan=os.path.join(HERE, "ranks.nd"))
+                          options=size, plan=os.path.join(HERE, "ranks.nd"))
         if ndc_can(a, "--cpu="):
             yield lambda: Ndc(a.build, model, "f32", "ndc f32, x86-64-v3", n,
-                              options=["--cpu=x86-64-v3"], env=AVX2)
-    for python, label, env in a.torches:
+                              options=[*size, "--cpu=x86-64-v3"], env=AVX2)
+    for python, label, env in torches(a, model):
         for dtype in ("f32", "bf16"):
             name = f"{label} {dtype}"
-            yield lambda: Torch(python, model, dtype, name, n,
-                                env={**env, **TUNED})
+            yield lambda: Torch(python, model, dtype, name, n, size,
+                                {**env, **TUNED})
             if a.compile:
                 yield lambda: Torch(python, model, dtype, f"{name}, compiled",
-                                    n, ["--compile"], {**env, **TUNED})
+                                    n, [*size, "--compile"], {**env, **TUNED})
             if model in a.plain:
                 yield lambda: Torch(python, model, dtype,
-                                    f"{name}, as installed", 0, ["--plain"],
-                                    env)
+                                    f"{name}, as installed", 0,
+                                    [*size, "--plain"], env)
 
 
 def start(a, model):
@@ -292,7 +292,7 @@ def machine(a):
 
 # ---- the command line -------------------------------------------------------
 
-def torch_of(command, env, least):
+def torch_of(command, env, more):
     """A PyTorch that works, as (command, label, environment), or None."""
     try:
         done = subprocess.run(
@@ -304,24 +304,23 @@ def torch_of(command, env, least):
         say(f"no PyTorch in {command[0]}: {done.stderr.strip()[-200:]}")
         return None
     version = done.stdout.strip().split("+")[0]
-    return (command, f"torch {version}{least}", env)
+    return (command, f"torch {version}{more}", env)
 
 
-def torches(a):
+def torches(a, model):
     found = []
     if a.python and not a.no_torch:
         found.append(torch_of([a.python], {}, ""))
-    if a.debian and not a.no_torch:
+    if a.debian and model in a.debian_models and not a.no_torch:
         lib = os.path.join(a.debian, "usr/lib")
         places = [os.path.join(lib, p, q) for p in os.listdir(lib)
                   if p.endswith("-linux-gnu") for q in ("openblas-openmp", "")]
         env = {"LD_LIBRARY_PATH": ":".join([*places, lib]),
                "PYTHONPATH": os.path.join(lib, "python3/dist-packages")}
         found.append(torch_of(["/usr/bin/python3"], env, " openmp"))
-    found = [t for t in found if t]
-    if not found:
-        say("no PyTorch takes part")
-    return found
+    if not any(found):
+        say(f"{model}: no PyTorch takes part")
+    return [t for t in found if t]
 
 
 def options():
@@ -331,10 +330,12 @@ def options():
                      help="the small GPT alone, few steps")
     arg.add_argument("--models", default=",".join(MODELS))
     arg.add_argument("--rounds", type=int, default=3)
-    arg.add_argument("--seconds", type=float, default=4.0,
+    arg.add_argument("--seconds", type=float, default=3.0,
                      help="of training per contestant and round")
     arg.add_argument("--threads", type=int,
                      default=len(os.sched_getaffinity(0)))
+    arg.add_argument("--set", action="append", default=[], metavar="AXIS=N",
+                     help="another size, in every model that has the axis")
     arg.add_argument("--json", metavar="FILE")
     arg.add_argument("--curve", type=int, metavar="N", nargs="?", const=200,
                      help="compare the losses of bf16 and f32 instead")
@@ -342,6 +343,8 @@ def options():
                      help="also torch.compile; takes minutes")
     arg.add_argument("--plain", default="small", metavar="MODELS",
                      help="where PyTorch takes part as installed, too")
+    arg.add_argument("--debian-models", default="small", metavar="MODELS",
+                     help="where Debian's PyTorch does, if it is there")
     arg.add_argument("--no-torch", action="store_true")
     arg.add_argument("--no-library", action="store_true",
                      help="the products by PyTorch's library: not measured")
@@ -353,6 +356,7 @@ def options():
         a.models, a.rounds, a.seconds = "small", min(a.rounds, 2), 1.0
     a.models = a.models.split(",")
     a.plain = [] if a.quick else a.plain.split(",")
+    a.debian_models = a.debian_models.split(",")
     for m in a.models:
         if m not in MODELS:
             arg.error(f"no model \"{m}\"; there are {', '.join(MODELS)}")
@@ -365,7 +369,6 @@ def main():
     if a.curve:
         result["curve"] = curves(a)
     else:
-        a.torches = torches(a)
         result["models"] = [r for m in a.models for r in measure(a, m)]
         result["compile"] = compile_time(a)
         m = result["machine"]

@@ -6,8 +6,8 @@
 #   benchmarks/cpu.sh --quick                a look, a minute
 #   benchmarks/cpu.sh --prepare              builds and installs alone
 #
-# PYTHON  a Python that has PyTorch; without it one is installed in $BUILD/torch,
-#         and where that cannot be done ndc runs alone
+# PYTHON  a Python that has PyTorch; without it one is installed in
+#         $BUILD/torch, and where that cannot be done ndc runs alone
 # BUILD   the build folder (build)
 # DEBIAN  1: Debian's PyTorch takes part as well, unpacked in $BUILD/debian
 set -eu
@@ -15,20 +15,27 @@ cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 
 cmake -S . -B "$build" >/dev/null
-cmake --build "$build" -j "${JOBS:-2}" --target ndc >"$build/build.log" 2>&1 || {
-    tail -20 "$build/build.log" >&2
+log=$build/build.log
+cmake --build "$build" -j "${JOBS:-2}" --target ndc >"$log" 2>&1 || {
+    tail -20 "$log" >&2
     exit 1
 }
 
 python=${PYTHON:-}
 if [ -z "$python" ]; then
-    benchmarks/torch.sh wheel "$build/torch" && python=$build/torch/bin/python ||
-        echo "cpu.sh: PyTorch cannot be installed; ndc runs alone" >&2
+    if benchmarks/torch.sh wheel "$build/torch"; then
+        python=$build/torch/bin/python
+    else
+        echo "cpu.sh: no PyTorch can be installed here" >&2
+    fi
 fi
 debian=
 if [ -n "${DEBIAN:-}" ]; then
-    benchmarks/torch.sh debian "$build/debian" && debian=$build/debian ||
+    if benchmarks/torch.sh debian "$build/debian"; then
+        debian=$build/debian
+    else
         echo "cpu.sh: Debian's PyTorch cannot be had here" >&2
+    fi
 fi
 
 [ "${1:-}" != --prepare ] || exit 0

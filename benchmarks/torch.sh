@@ -16,9 +16,13 @@ wheel)
     has_torch "$dir/bin/python" && exit 0
     echo "torch.sh: installs PyTorch in $dir" >&2
     python3 -m venv "$dir" >&2
-    "$dir/bin/pip" -q install torch numpy --index-url \
-        https://download.pytorch.org/whl/cpu >&2 ||
-        "$dir/bin/pip" -q install torch numpy >&2
+    # The wheels for CPUs alone are smaller; the others do as well.
+    "$dir/bin/pip" -q --retries 0 install torch numpy --index-url \
+        https://download.pytorch.org/whl/cpu >"$dir/log" 2>&1 ||
+        "$dir/bin/pip" -q install torch numpy >"$dir/log" 2>&1 || {
+        tail -5 "$dir/log" >&2
+        exit 1
+    }
     has_torch "$dir/bin/python"
     ;;
 debian)
@@ -26,10 +30,11 @@ debian)
     command -v apt-get >/dev/null && command -v dpkg >/dev/null
     echo "torch.sh: unpacks Debian's PyTorch in $dir" >&2
     mkdir -p "$dir/packages/partial"
+    packages=$(realpath "$dir/packages")
     # What is installed is not among what is fetched, nor needs to be.
     apt-get -q -y --no-install-recommends --download-only \
-        -o Debug::NoLocking=1 -o Dir::Cache::archives="$(realpath "$dir")/packages" \
-        install python3-torch libopenblas0-openmp >"$dir/log" 2>&1 || {
+        -o Debug::NoLocking=1 -o Dir::Cache::archives="$packages" install \
+        python3-torch libopenblas0-openmp >"$dir/log" 2>&1 || {
         tail -5 "$dir/log" >&2
         exit 1
     }

@@ -31,7 +31,7 @@ GPT = {
 }
 LLAMA = dict(batch=4, seq=256, vocab=16000, d=768, kvheads=4, group=3, ffn=2048,
              layers=12)
-MLP = dict(batch=512, inputs=784, hidden=2048, layers=3, classes=10)
+MLP = {"batch": 512, "pixel": 784, "hid": 2048, "layers": 3, "class": 10}
 
 
 def attend(q, k, v):
@@ -150,10 +150,10 @@ class Llama(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.first = nn.Linear(c["inputs"], c["hidden"])
-        self.hidden = nn.ModuleList(nn.Linear(c["hidden"], c["hidden"])
+        self.first = nn.Linear(c["pixel"], c["hid"])
+        self.hidden = nn.ModuleList(nn.Linear(c["hid"], c["hid"])
                                     for _ in range(c["layers"]))
-        self.last = nn.Linear(c["hidden"], c["classes"])
+        self.last = nn.Linear(c["hid"], c["class"])
 
     def forward(self, x, labels):
         x = F.relu(self.first(x))
@@ -162,14 +162,15 @@ class Mlp(nn.Module):
         return F.cross_entropy(self.last(x), labels)
 
 
-def make(name):
-    """A model, a function that makes a batch, and how much a batch counts."""
+def make(name, sizes):
+    """A model, how much a batch counts, and a function that makes one. sizes:
+    other ones than those above."""
+    c = {"mlp": MLP, "llama": LLAMA, **GPT}[name]
+    c = {axis: sizes.get(axis, n) for axis, n in c.items()}
     if name == "mlp":
-        c = MLP
         return (Mlp(c), c["batch"],
-                lambda: (torch.rand(c["batch"], c["inputs"]),
-                         torch.randint(c["classes"], (c["batch"],))))
-    c = LLAMA if name == "llama" else GPT[name]
+                lambda: (torch.rand(c["batch"], c["pixel"]),
+                         torch.randint(c["class"], (c["batch"],))))
     size = (c["batch"], c["seq"])
     return (Llama(c) if name == "llama" else Gpt(c), c["batch"] * c["seq"],
             lambda: tuple(torch.randint(c["vocab"], size) for _ in range(2)))
@@ -193,7 +194,8 @@ class Trainer:
             torch.set_num_threads(a.threads)
         if not a.plain:
             torch.set_flush_denormal(True)
-        self.model, self.tokens, self.batch = make(a.model)
+        self.model, self.tokens, self.batch = make(a.model,
+                                                    dict(a.set or []))
         for p in self.model.parameters():
             if p.dim() > 1:
                 nn.init.normal_(p, std=0.02)
@@ -266,6 +268,11 @@ def products(path):
     return dict(seconds=seconds, gflops=1e-9 * flop / seconds)
 
 
+def axis_size(text):
+    axis, n = text.split("=")
+    return axis, int(n)
+
+
 def main():
     arg = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arg.add_argument("model", choices=[*GPT, "llama", "mlp"])
@@ -276,6 +283,8 @@ def main():
     arg.add_argument("--compile", action="store_true")
     arg.add_argument("--plain", action="store_true", help="as installed")
     arg.add_argument("--serve", action="store_true")
+    arg.add_argument("--set", action="append", type=axis_size,
+                     metavar="AXIS=N")
     a = arg.parse_args()
 
     trainer = Trainer(a)
