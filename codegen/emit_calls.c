@@ -83,7 +83,8 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
 
 /* ---- calls -------------------------------------------------------------- */
 
-static void call_kernel(cg_fn *f, nd_kernel *k)
+/* The kernel's name. */
+static const char *call_kernel(cg_fn *f, nd_kernel *k)
 {
     cg_kernel *fn = cg_loop_kernel(f->g, k);
     nd_buf b = {.arena = f->g->a};
@@ -102,6 +103,7 @@ static void call_kernel(cg_fn *f, nd_kernel *k)
                     ->name);
     nd_put(&b, ");");
     cg_line(f, "%s", b.s);
+    return fn->name;
 }
 
 /* ---- repeats ------------------------------------------------------------ */
@@ -226,7 +228,9 @@ static void pass_through(cg_fn *f, nd_op *op)
         nd_ref init, last;
         nd_ref_of(f->g->c, op->in[i], &init);
         nd_ref_of(f->g->c, op->out[i], &last);
-        cg_line(f, "memcpy(%s, %s, %s);", cg_pointer_to(f, &last, true)->name,
+        f->uses_rank = true;
+        cg_line(f, "ndrt_copy(r, %s, %s, %s);",
+                cg_pointer_to(f, &last, true)->name,
                 cg_pointer_to(f, &init, false)->name,
                 cg_whole_bytes(f, op->in[i]));
     }
@@ -242,7 +246,8 @@ static void declare_first(cg_fn *f, const carry *c, nd_op *op, int i, int64_t n)
         const char *first = nd_fmt(f->g->a, "%lld",
                                    (long long)(op->reverse ? n - 1 : 0));
         from = cg_sum(f->g->a, c->kept_name, cg_scaled(f, first, &s));
-        cg_line(f, "memcpy(%s, %s, %s);", from, c->init,
+        f->uses_rank = true;
+        cg_line(f, "ndrt_copy(r, %s, %s, %s);", from, c->init,
                 cg_whole_bytes(f, op->in[i]));
     }
     if (c->in)
@@ -294,10 +299,11 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
 {
     for (int i = 0; i < list->v.n; i++) {
         nd_kernel *k = list->v.v[i];
+        const char *name = NULL;
         cg_flights(f, list, i, stage);
         switch (k->kind) {
         case K_LOOP:
-            call_kernel(f, k);
+            name = call_kernel(f, k);
             break;
         case K_GEMM:
             cg_gemm(f, k);
@@ -313,6 +319,8 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
             call_repeat(f, k, stage);
             break;
         }
+        if (k->kind != K_REPEAT && !k->flight)
+            cg_mark_end(f, k, name);
     }
     cg_flights(f, list, list->v.n, stage);
 }
@@ -448,6 +456,7 @@ void cg_finish_stage_fn(cg_fn *f, int s, const char *name)
     nd_put(g->out, "}\n\n");
 }
 
+/* Nothing follows: what the loss is made of stays until all are done. */
 static void add_loss(cg_fn *f, int s)
 {
     cg *g = f->g;
@@ -456,7 +465,11 @@ static void add_loss(cg_fn *f, int s)
     nd_kernel none = {.kind = K_LOOP};
     cg_env e = {.f = f, .k = &none};
     f->uses_rank = true;
-    cg_line(f, "at(r, B_loss)[0] += %s;", cg_value(&e, g->m->loss).s);
+    const char *loss = cg_value(&e, g->m->loss).s;
+    cg_line(f, "if (r->thread == 0)");
+    f->indent++;
+    cg_line(f, "at(r, B_loss)[0] += %s;", loss);
+    f->indent--;
 }
 
 /* ---- a stage ------------------------------------------------------------ */

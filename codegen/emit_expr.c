@@ -61,7 +61,7 @@ const char *cg_element(cg_env *e, const nd_ref *r, bool write,
             return nd_fmt(a, "%s[%s]", p->row, inner);
     }
     const char *s = cg_sum(a, outer, inner);
-    return nd_fmt(a, "%s[%s]", p->name, s ? s : "0");
+    return nd_fmt(a, "%s[%s]", p->part ? p->part : p->name, s ? s : "0");
 }
 
 /* Writes a line in front of the loops of the pass instead of inside them. */

@@ -20,7 +20,8 @@ static const char *const emit_names[] = {
     [NDC_SCHEDULE_COMMS] = "schedule.comms.csv",
     [NDC_SCHEDULE_SVG] = "schedule.svg",
     [NDC_SCHEDULE_JSON] = "schedule.json",
-    [NDC_COMM] = "comm",
+    [NDC_COMM] = "comm", [NDC_KERNELS] = "kernels",
+    [NDC_ROOFLINE] = "roofline",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
 
@@ -103,6 +104,18 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
         nd_error(c, nd_nowhere, "--until goes with --emit=ir only");
     if (o->rank && o->emit != NDC_COMM)
         nd_error(c, nd_nowhere, "--rank goes with --emit=comm only");
+    if (o->cpu && o->emit != NDC_EXE)
+        nd_error(c, nd_nowhere, "--cpu: --emit=%s builds nothing",
+                 emit_names[o->emit]);
+    if (o->profile && o->emit != NDC_ROOFLINE)
+        nd_error(c, nd_nowhere, "--profile goes with --emit=roofline only");
+    if (o->emit == NDC_ROOFLINE && !o->profile)
+        nd_error(c, nd_nowhere, "--emit=roofline needs --profile FILE, which a "
+                 "program built with --marks writes; `ndc roofline` does all "
+                 "of it");
+    if (o->marks && o->emit != NDC_EXE && o->emit != NDC_C)
+        nd_error(c, nd_nowhere, "--marks goes with an executable or "
+                 "--emit=c only");
     if (o->dump_after && !runs)
         nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
@@ -113,6 +126,8 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
         known_pass(c, "--until", o->until);
     if (o->dump_after)
         known_pass(c, "--dump-after", o->dump_after);
+    if (o->cpu && !c->nerrors)
+        cg_knows_cpu(c, o->cpu);
     return !c->nerrors;
 }
 
@@ -205,6 +220,15 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
     return true;
 }
 
+static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
+{
+    int file = nd_read_file(m->ctx, path);
+    if (!file)
+        nd_error(m->ctx, nd_nowhere, "--profile: cannot read `%s`: %s", path,
+                 strerror(errno));
+    return file && cg_report_roofline(m, file, text);
+}
+
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
@@ -270,8 +294,12 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         return true;
     case NDC_COMM:
         return report_comm(m, o->rank, text);
+    case NDC_KERNELS:
+        return cg_report_kernels(m, text);
+    case NDC_ROOFLINE:
+        return report_roofline(m, o->profile, text);
     default:
-        return cg_emit_c(m, text);
+        return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);
     }
 }
 
@@ -289,11 +317,13 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
     const char *c_path = nd_fmt(c->arena, "%s.c", out);
     if (is_source(c, c_path) || is_foreign(c, c_path))
         return NDC_BAD_INPUT;
-    return cg_build(c, text->s, out);
+    return cg_build(c, text->s, out, o->cpu);
 }
 
 /* The two severities have the same values; the types differ so that ndc.h
  * needs no other header. */
+_Static_assert((int)ND_ERROR == (int)NDC_SEVERITY_ERROR, "of one message");
+
 typedef struct forward {
     const ndc_options *o;
 } forward;

@@ -25,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ndrt_cpu.h"
+
 enum { NDRT_MAX_MESH = 8, NDRT_MAX_CUT = 4, NDRT_MAX_RANK = 12 };
 
 typedef enum {
@@ -135,6 +137,7 @@ typedef enum { NDRT_NEWEST, NDRT_STASHED, NDRT_BEHIND } ndrt_weights_kind;
  * hold the parameters of all of them, each once. */
 typedef struct ndrt_device {
     size_t fixed_bytes;           /* of the arena; then its stages' slots */
+    size_t temp_bytes;            /* of these, what no list leaves to others */
     int nplaces;
     const ndrt_place *places;     /* buckets on this device, ascending */
     const size_t *inputs;         /* per program input: byte offset, or
@@ -218,6 +221,7 @@ typedef struct ndrt_train {
 typedef struct ndrt_program {
     const char *name;             /* "gpt" */
     const char *source;           /* "gpt.nd" */
+    const bool *cpu;              /* NDRT_CPU, or NULL: any processor */
     int nmesh;
     const char *const *mesh_name;
     const int *mesh_size;
@@ -249,6 +253,9 @@ typedef struct ndrt_program {
     const uint32_t *groups;       /* mesh masks used by collectives; the
                                      index is the group argument below */
     int nflights;                 /* tickets of calls in flight */
+    int nmarks;                   /* kernels, if their ends are marked */
+    const char *const *marks;
+    uint64_t marks_key;           /* of another program, another one */
     uint32_t loss_sum;            /* mesh axes the loss is pending over */
     ndrt_train train;
 } ndrt_program;
@@ -291,6 +298,22 @@ void ndrt_barrier(ndrt_rank *r);
 /* memcpy and a memset to 0, shared out. They end with a barrier. */
 void ndrt_copy(ndrt_rank *r, void *to, const void *from, size_t bytes);
 void ndrt_clear(ndrt_rank *r, void *x, size_t bytes);
+
+/* Of a program that can tell where its time goes: kernel `mark` ends here. */
+void ndrt_mark(ndrt_rank *r, int mark);
+
+/* Long sums over rows are made in NDRT_PARTS parts of the rows, each by one
+ * thread; then the parts are added up in order. So it does not matter how many
+ * threads there are. */
+enum { NDRT_PARTS = 16 };
+/* The rows of a part of [0, n). */
+ndrt_span ndrt_rows_of(int64_t part, int64_t n);
+/* n zeros for the sums of a part. Where the parts of these sums lie is `at`
+ * floats into the device's scratch. */
+float *ndrt_new_part(const ndrt_rank *r, int64_t at, int64_t part, int64_t n);
+/* x[n] (+)= what the parts hold; shared out, without a barrier. acc: add to
+ * x. */
+void ndrt_add_parts(ndrt_rank *r, bool acc, float *x, int64_t at, int64_t n);
 
 /* ---- what generated code calls ---------------------------------------- */
 

@@ -25,7 +25,7 @@
 
 typedef struct product {          /* C (+)= A B, as asked for */
     ndrt_width width;             /* of A and B */
-    bool own, acc;
+    bool own, acc;                /* by one thread; added to C */
     int64_t m, n, k;
     ndrt_matrix a, b;
     float *c;
@@ -75,13 +75,13 @@ static bool grow(void *v, size_t *room, size_t n, size_t size)
 
 /* ---- noting ----------------------------------------------------------- */
 
-void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool own,
-                       bool acc, const ndrt_matrix *a, const ndrt_matrix *b,
+void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
+                       const ndrt_matrix *a, const ndrt_matrix *b,
                        const ndrt_matrix *c)
 {
     ndrt_products *p = r->state->products;
 
-    if (!p || !p->on || r->thread >= p->nthreads)
+    if (!p || !p->on)
         return;
     list *l = &p->of[r->thread];
     if (!grow(&l->v, &l->room, l->n, sizeof *l->v)) {
@@ -89,9 +89,10 @@ void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool own,
         return;
     }
     l->v[l->n++] = (product){
-        .width = width, .own = own, .acc = acc, .m = a->rows, .n = b->cols,
-        .k = a->cols, .a = *a, .b = *b, .c = (float *)(uintptr_t)c->x,
-        .c_r = c->r, .c_c = c->c};
+        .width = width, .own = r->nthreads <= 1 && p->nthreads > 1,
+        .acc = acc, .m = a->rows, .n = b->cols, .k = a->cols,
+        .a = *a, .b = *b, .c = (float *)(uintptr_t)c->x, .c_r = c->r,
+        .c_c = c->c};
 }
 
 /* ---- once more -------------------------------------------------------- */
@@ -111,8 +112,9 @@ static void bf16(ndrt_rank *r, const product *p)
 }
 
 /* By every thread of the team, as what a stage runs. */
-static void again(ndrt_rank *r)
+static void again(ndrt_rank *r, void *arg)
 {
+    (void)arg;
     list *l = &r->state->products->of[r->thread];
 
     for (size_t i = 0; i < l->n; i++) {
@@ -249,7 +251,7 @@ static ndrt_status run_again(ndrt_rank *r, double *seconds)
     ndrt_status s = ndrt_sum_doubles(r, &none, 1);
     begin = ndrt_now();
     if (s == NDRT_OK && p->aside)
-        s = ndrt_call(r, again);
+        s = ndrt_together(r, again, NULL);
     took = ndrt_now() - begin;
     if (p->aside)
         memcpy(r->arena, p->aside, bytes);
