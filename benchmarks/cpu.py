@@ -198,7 +198,8 @@ def compile_time(a):
 # ---- loss curves ------------------------------------------------------------
 
 def curve(a, dtype, steps):
-    c = Ndc(a.build, "small", dtype, f"curve {dtype}", a.threads)
+    c = Ndc(a.build, "small", dtype, f"curve {dtype}", a.threads,
+            sizes("small", a.set))
     log = c.command[0] + ".log"
     say(f"{steps} steps in {dtype}")
     call([c.command[0], "--steps", str(steps), "--log", log] +
