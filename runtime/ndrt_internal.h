@@ -43,6 +43,7 @@ typedef struct ndrt_config {
     const char *schedule;         /* instead of the program's; or NULL */
     int64_t microbatches;         /* 0: the program's */
     const char *trace_path, *times_path, *profile_path;
+    const char *products_path;    /* their speed alone; or NULL */
     int64_t trace_step;           /* 0: the third */
     const ndrt_course *course;    /* what these choices come to */
     bool done;                    /* --help or --version: nothing to run */
@@ -78,6 +79,7 @@ typedef struct ndrt_lane ndrt_lane;         /* messages.c */
 typedef struct ndrt_trace ndrt_trace;       /* trace.c */
 typedef struct ndrt_team ndrt_team;         /* team.c */
 typedef struct ndrt_profile ndrt_profile;   /* profile.c */
+typedef struct ndrt_products ndrt_products; /* products.c */
 
 typedef struct ndrt_jitter {      /* jitter.c */
     uint32_t most, random;        /* microseconds; the generator's state */
@@ -131,6 +133,7 @@ typedef struct ndrt_state {
     ndrt_trace *trace;            /* NULL: no time is taken */
     ndrt_stamp *stamps;           /* per action of the list; or NULL */
     ndrt_profile *profile;        /* NULL: marks are passed over */
+    ndrt_products *products;      /* NULL: nothing is noted */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -440,6 +443,20 @@ void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                    const void *b, float *c);
 ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
 
+/* ---- products.c: the products of a step, alone --------------------------- */
+
+ndrt_status ndrt_products_open(ndrt_rank *r);
+/* Whoever computes a product says so. */
+void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
+                       const ndrt_matrix *a, const ndrt_matrix *b,
+                       const ndrt_matrix *c);
+/* Around a training step; all ranks call them. */
+void ndrt_products_begin(ndrt_rank *r);
+ndrt_status ndrt_products_end(ndrt_rank *r);
+/* Rank 0 writes the file. */
+ndrt_status ndrt_products_write(ndrt_rank *r);
+void ndrt_products_free(ndrt_products *p);
+
 /* ---- gemm_dnnl.c or gemm_blas.c --------------------------------------- */
 
 ndrt_status ndrt_mm_open(ndrt_rank *r);            /* for the calling thread */
@@ -717,6 +734,8 @@ void ndrt_log_micro(ndrt_rank *r, int mb, double loss);
 /* metrics: a mean for each of the train block's. */
 void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
                    const double *metrics);
+/* What came after the last line is no part of the next step. */
+void ndrt_log_skip(ndrt_rank *r);
 void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */

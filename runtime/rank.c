@@ -425,6 +425,7 @@ void ndrt_rank_free(ndrt_rank *r)
     ndrt_early_free(r);
     ndrt_lane_free(r);
     ndrt_trace_free(r);
+    ndrt_products_free(st->products);
     ndrt_profile_free(r);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);

@@ -323,10 +323,13 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         ndrt_count_step(r, true);
+        ndrt_products_begin(r);
         ndrt_profile_step(r, true);
         s = one_step(r);
         ndrt_profile_step(r, false);
         ndrt_count_step(r, false);
+        if (s == NDRT_OK)
+            s = ndrt_products_end(r);
         if (s == NDRT_OK)
             s = ndrt_micro_report(r);
         if (s == NDRT_OK)
