@@ -148,6 +148,7 @@ typedef struct cg {
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool starts_scatter, starts_gather, starts_exchange;
     bool uses_weight, uses_gradient, uses_at_stage;
+    bool early;                      /* some function tells what is done */
     bool marked;                     /* its kernels are */
     ND_VEC(cg_mark) marks;           /* in the order of the text */
     nd_table mark_of, mark_named;    /* nd_kernel, function -> mark + 1 */
@@ -168,6 +169,7 @@ typedef struct cg_fn {
     ND_VEC(nd_op *) iters;
     nd_op *in_repeat;                /* the repeat whose body this is */
     const nd_tiles *tiles;           /* it does this for one tile, or NULL */
+    const nd_final *finals;          /* of a stage's list that tells; or NULL */
 } cg_fn;
 
 /* Appends a line at the function's indentation, folded at 80 columns. */
@@ -355,6 +357,10 @@ void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi);
 /* emit_flights.c: what ends and what starts in front of kernel i. */
 void cg_flights(cg_fn *f, const nd_kernels *list, int i, int stage);
 const char *cg_ticket(cg *g, nd_flight *x);
+/* emit_final.c: what is done in front of kernel i, and at the end of an
+ * iteration of a stage that begins with iteration lo. */
+void cg_done_before(cg_fn *f, const nd_kernels *list, int i);
+void cg_done_layer(cg_fn *f, nd_kernel *k, int64_t lo);
 void cg_emit_stage(cg *g, int s);
 /* The function of a stage that sends or receives, or that copies from or to a
  * stage of the same device ("take_forward"); or NULL. */

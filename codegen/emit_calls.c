@@ -299,6 +299,7 @@ static void call_repeat(cg_fn *f, nd_kernel *k, int stage)
     for (int i = 0; i < op->ncarry; i++)
         if (c[i].in && c[i].out)
             cg_line(f, "%s = %s;", c[i].x, c[i].next);
+    cg_done_layer(f, k, lo);
     f->indent--;
     cg_line(f, "}");
 }
@@ -309,6 +310,7 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
         nd_kernel *k = list->v.v[i];
         const char *name = NULL;
         cg_flights(f, list, i, stage);
+        cg_done_before(f, list, i);
         switch (k->kind) {
         case K_LOOP:
             name = cg_call_loop(f, k);
@@ -489,6 +491,7 @@ static void emit_list(cg *g, int s, const nd_kernels *list, const char *name)
 {
     cg_fn f;
     cg_start_caller(&f, g);
+    f.finals = nd_finals(g->c, s, list);
     cg_arrivals(&f, list);
     cg_list(&f, list, s);
     if (list == &g->c->stage[s].list[LIST_FWD])

@@ -435,6 +435,8 @@ static void emit_program(cg *g, nd_buf *b)
     count(b, "ngroups", "groups", g->groups.n);
     if (g->ticket_name.n)
         nd_putf(b, "    .nflights = %d,\n", g->ticket_name.n);
+    if (g->early)
+        nd_put(b, "    .early = true,\n");
     if (g->marks.n)
         nd_putf(b, "    .nmarks = %d,\n    .marks = marks,\n"
                    "    .marks_key = 0x%016llx,\n", g->marks.n,

@@ -645,6 +645,17 @@ void nd_overlap(nd_code *c);         /* fills the lists' flights */
 /* Is what is in flight left alone, in every place of every stage? */
 bool nd_overlap_check(nd_code *c);
 
+/* ---- final.c: gradients that a list has done with ------------------------ */
+
+typedef struct nd_final {
+    int last;                        /* the last kernel that adds to it; -1:
+                                        none, or nobody needs to know */
+    bool layered;                    /* that is a repeat, whose iteration l adds
+                                        to the slice l alone */
+} nd_final;
+/* By parameter; NULL if the list has nothing to tell. */
+nd_final *nd_finals(nd_code *c, int stage, const nd_kernels *list);
+
 void nd_memplan_new(nd_code *c);
 bool nd_has_loss(const nd_module *m, int stage);     /* is it this stage's? */
 /* memslots.c. The bytes of a device's slots, with these stages running forward

@@ -254,6 +254,7 @@ typedef struct ndrt_program {
     const uint32_t *groups;       /* mesh masks used by collectives; the
                                      index is the group argument below */
     int nflights;                 /* tickets of calls in flight */
+    bool early;                   /* stages call ndrt_gradients_done */
     int nmarks;                   /* kernels, if their ends are marked */
     const char *const *marks;
     uint64_t marks_key;           /* of another program, another one */
@@ -468,6 +469,14 @@ void ndrt_start_all_to_all(ndrt_rank *r, int ticket, int group, const void *x,
 void ndrt_start_shift_ring(ndrt_rank *r, int ticket, int group, int by,
                            const void *x, void *y, size_t bytes);
 void ndrt_wait(ndrt_rank *r, int ticket);
+
+/* The calling stage's backward function, of this microbatch, will not touch the
+ * gradients of these parameters again, or those of the stage's iteration
+ * `layer` of them: if it is the last microbatch, they may be added up over the
+ * ranks. */
+void ndrt_gradients_done(ndrt_rank *r, const int *params, int n,
+                         int64_t layer);
+enum { NDRT_WHOLE = -1 };
 
 /* The room of another stage of this device, at the same microbatch. */
 char *ndrt_room(const ndrt_rank *r, int stage, int room);

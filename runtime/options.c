@@ -16,7 +16,7 @@ typedef enum {
     STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
     CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
     CHECK_REPLICAS, MICRO_LOSSES, OVERLAP, SCHEDULE, MICROBATCHES, MESSAGES,
-    TRACE, TRACE_STEP, TIMES, PROFILE, HELP, VERSION, NOPTIONS
+    TRACE, TRACE_STEP, TIMES, PROFILE, PRODUCTS, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -70,6 +70,8 @@ static const struct {
                "the median"},
     [PROFILE] = {"--profile", "FILE", "write the time of each kernel, for `ndc "
                  "--emit=roofline`"},
+    [PRODUCTS] = {"--products", "FILE", "write how fast the matrix products "
+                  "of a step are alone"},
     [HELP] = {"--help", NULL, "this text"},
     [VERSION] = {"--version", NULL, "print the version"},
 };
@@ -258,6 +260,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return true;
     case PROFILE:
         c->profile_path = v;
+        return true;
+    case PRODUCTS:
+        c->products_path = v;
         return true;
     case HELP:
     case VERSION:

@@ -117,8 +117,11 @@ ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
         s = ndrt_call(r, stage->run[NDRT_RECV_F]);
     if (back && stage->again)
         s = ndrt_micro_again(r, stage->run[NDRT_F]);
+    ndrt_early_begin(r, a);
     if (s == NDRT_OK)
         s = run_action(r, a->op);
+    if (s == NDRT_OK)
+        s = ndrt_early_end(r, a);
     if (s == NDRT_OK && local && back)
         s = ndrt_call(r, stage->run[NDRT_SEND_B]);
     return s;
@@ -320,10 +323,13 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         ndrt_count_step(r, true);
+        ndrt_products_begin(r);
         ndrt_profile_step(r, true);
         s = one_step(r);
         ndrt_profile_step(r, false);
         ndrt_count_step(r, false);
+        if (s == NDRT_OK)
+            s = ndrt_products_end(r);
         if (s == NDRT_OK)
             s = ndrt_micro_report(r);
         if (s == NDRT_OK)
