@@ -4,6 +4,8 @@
  *   cg_build         C file -> executable, linked with libndrt
  *   cg_report_plan   what a person wants to know before starting a run
  *   cg_report_comm   what each collective moves
+ *   cg_report_kernels, cg_report_roofline
+ *                    what each kernel reads and writes; how far from the limit
  *
  * Everything else here is shared by the emit_*.c files. A C function under
  * construction is a cg_fn: its body is written first, and what the body turned
@@ -15,6 +17,8 @@
 #include "../passes/passes.h"
 
 bool cg_emit_c(nd_module *m, nd_buf *out);
+/* The same program, which can tell where its time goes: marks.c. */
+bool cg_emit_marked(nd_module *m, nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
@@ -24,6 +28,9 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
              const char *cpu);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
+bool cg_report_kernels(nd_module *m, nd_buf *out);
+/* profile: the file that the program has written. */
+bool cg_report_roofline(nd_module *m, int profile, nd_buf *out);
 
 /* ---- report.c: words for people ------------------------------------------ */
 
@@ -80,16 +87,23 @@ typedef struct cg_pointer {          /* a buffer that a function touches */
     cg_target to;
     const char *name;
     bool written;
+    const char *part;                /* what stands for it in a part, or NULL */
     const char *row;                 /* "x_row", or NULL */
     const char *row_at;              /* where the row begins */
     int next;                        /* pointer + 1 at the same value, or 0 */
 } cg_pointer;
+
+typedef struct cg_used {             /* an extent that a function reads */
+    int ext;
+    bool len, off;
+} cg_used;
 
 typedef struct cg_kernel {           /* an emitted loop kernel */
     const nd_kernel *k;
     const char *name;
     ND_VEC(cg_pointer) ptrs;         /* in the order of the parameters */
     bool needs_rank;
+    ND_VEC(cg_used) parts;           /* of tiles: their starts and lengths */
     ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
     struct cg_kernel *other;         /* with the same first op */
 } cg_kernel;
@@ -99,6 +113,14 @@ typedef struct cg_body {             /* an emitted repeat body */
     ND_VEC(cg_pointer) ptrs;         /* carried values, its own first */
     ND_VEC(nd_op *) iters;
 } cg_body;
+
+/* A kernel of the program, by the name that its profile has. */
+typedef struct cg_mark {
+    const char *name;                /* of its function, or of its result */
+    nd_kernel *k;
+    int64_t calls;                   /* in a step, by one rank of each stage */
+    nd_traffic t;                    /* of one call */
+} cg_mark;
 
 typedef struct cg {
     nd_code *c;
@@ -126,12 +148,12 @@ typedef struct cg {
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool starts_scatter, starts_gather, starts_exchange;
     bool uses_weight, uses_gradient, uses_at_stage;
+    bool early;                      /* some function tells what is done */
+    bool marked;                     /* its kernels are */
+    ND_VEC(cg_mark) marks;           /* in the order of the text */
+    nd_table mark_of, mark_named;    /* nd_kernel, function -> mark + 1 */
+    cg_names marks_taken;
 } cg;
-
-typedef struct cg_used {             /* an extent that a function reads */
-    int ext;
-    bool len, off;
-} cg_used;
 
 typedef struct cg_fn {
     cg *g;
@@ -141,10 +163,13 @@ typedef struct cg_fn {
     ND_VEC(cg_used) exts;            /* ascending */
     bool uses_rank, uses_random, uses_training;
     bool caller;                     /* of kernels: no kernel itself */
+    const char *call;                /* what counts calls, or NULL */
     ND_VEC(cg_pointer) ptrs;
     nd_table ptr_at;                 /* value or parameter -> pointer + 1 */
     ND_VEC(nd_op *) iters;
     nd_op *in_repeat;                /* the repeat whose body this is */
+    const nd_tiles *tiles;           /* it does this for one tile, or NULL */
+    const nd_final *finals;          /* of a stage's list that tells; or NULL */
 } cg_fn;
 
 /* Appends a line at the function's indentation, folded at 80 columns. */
@@ -216,6 +241,8 @@ typedef struct cg_env {
     cg_expr *local;                  /* by node: what holds its value now */
     const char **kept;               /* by node: its scratch row, or NULL */
     bool rows;                       /* use row pointers */
+    const char *columns;             /* the range of the innermost axis that
+                                        this thread has, or NULL: all */
     nd_buf *before;                  /* in a pass: text in front of its loops */
     ND_VEC(cg_hoisted) hoisted;
 } cg_env;
@@ -230,11 +257,89 @@ const char *cg_paren(nd_arena *a, cg_expr x, int need);
 const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                        const char *y);              /* x (+, max, min) y */
 
+/* ---- works.c ------------------------------------------------------------- */
+
+typedef enum {
+    WORK_LOOP, WORK_PRODUCT, WORK_COMM, WORK_RUNTIME, WORK_NCLASSES
+} cg_class;
+extern const char *const cg_class_names[WORK_NCLASSES];
+
+/* A kernel, or a part of the runtime's work whose bytes are known. */
+typedef struct cg_work {
+    const char *name;
+    cg_class class;
+    const char *kind, *where;        /* "all_gather"; "gpt.nd:18", or "" */
+    bool narrow;                     /* a product of bf16 */
+    double calls;                    /* of a step, by one rank of each stage */
+    int ends;                        /* marks of a call */
+    double read, written, least;     /* bytes of one call */
+    double flops;
+} cg_work;
+typedef ND_VEC(cg_work) cg_works;
+/* The kernels in the order of the text, then the others. */
+cg_works cg_works_of(cg *g);
+
+/* ---- profile.c: what a run has measured ---------------------------------- */
+
+typedef struct cg_time {
+    const char *name;
+    nd_loc loc;
+    double calls, seconds;           /* of all ranks and steps */
+} cg_time;
+typedef ND_VEC(cg_time) cg_times;
+
+typedef struct cg_profile {
+    const char *program, *key;
+    nd_loc program_at, key_at;
+    double ranks, threads, microbatches, steps;
+    double copy, product, bf16;      /* bytes, operations per second, a rank */
+    cg_times kernels, runtime;
+} cg_profile;
+bool cg_read_profile(nd_ctx *c, int file, cg_profile *out);
+
+/* ---- emit_share.c: who runs which iterations ----------------------------- */
+
+typedef struct cg_share {            /* the loops around a row */
+    cg_env *e;
+    const char *row;                 /* the loop over this thread's rows: its
+                                        variable, or NULL, */
+    int inside;                      /* and the indentation in there */
+    int braces, brace[ND_MAX_RANK + 2];      /* to close: their indentations */
+} cg_share;
+
+/* Opens what shares out: of rows, the loop over this thread's. Then the loops
+ * inside; and, in front of them, where such a row stands on the axes that the
+ * text mentions. */
+void cg_open_share(cg_share *s);
+void cg_open_loops(cg_share *s);
+void cg_share_axes(cg_share *s, const char *text);
+/* Closes all that, and adds up parts. All threads are there afterwards. */
+void cg_close_share(cg_share *s);
+/* Several axes counted as one: how many iterations they have, what counts them
+ * (`name`, or the one axis itself), and where each stands then (text NULL:
+ * all). */
+const char *cg_iterations(cg_fn *f, const cg_axis *a, int n);
+const char *cg_counter(const cg_axis *a, int n, const char *name);
+void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,
+                  const char *text);
+const char *cg_identity(nd_arena *a, const nd_op *op);
+
 /* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_tables.c, emit_header.c */
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
 void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
+/* Both give the name of the function. */
+const char *cg_call_loop(cg_fn *f, nd_kernel *k);
+/* How far into its root a view begins, or NULL. */
+const char *cg_offset(cg_fn *f, const cg_target *r);
+/* emit_tiles.c. nd_ref_of and nd_dest_of, where the function does one tile:
+ * the tile's part. */
+const char *cg_tiles(cg_fn *f, nd_kernel *k);
+bool cg_ref_of(cg_fn *f, const nd_value *v, nd_ref *r);
+void cg_dest_of(cg_fn *f, const nd_value *v, nd_ref *r);
+/* Does the product sum over tiles? */
+bool cg_adds_tiles(const cg_fn *f, const nd_op *op);
 void cg_travel(cg_fn *f, nd_op *op);                /* dispatch, combine */
 /* The lengths of axes along which rows had travelled before this list. */
 void cg_arrivals(cg_fn *f, const nd_kernels *list);
@@ -252,6 +357,10 @@ void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi);
 /* emit_flights.c: what ends and what starts in front of kernel i. */
 void cg_flights(cg_fn *f, const nd_kernels *list, int i, int stage);
 const char *cg_ticket(cg *g, nd_flight *x);
+/* emit_final.c: what is done in front of kernel i, and at the end of an
+ * iteration of a stage that begins with iteration lo. */
+void cg_done_before(cg_fn *f, const nd_kernels *list, int i);
+void cg_done_layer(cg_fn *f, nd_kernel *k, int64_t lo);
 void cg_emit_stage(cg *g, int s);
 /* The function of a stage that sends or receives, or that copies from or to a
  * stage of the same device ("take_forward"); or NULL. */
@@ -269,6 +378,14 @@ const char *cg_real(cg *g, double v);
 void cg_emit_metrics(cg *g, nd_buf *b);
 void cg_emit_train(cg *g, nd_buf *b);
 void cg_emit_header(cg *g, nd_buf *b);
+/* emit.c: the file, and all that is known of it; NULL after an error. */
+cg *cg_emit(nd_module *m, bool marks, nd_buf *out);
+/* marks.c. Says that the kernel ends here, if the program is to have marks;
+ * `name` is its function's, or NULL. */
+void cg_mark_end(cg_fn *f, nd_kernel *k, const char *name);
+void cg_count_marks(cg *g);          /* fills calls and t */
+uint64_t cg_marks_key(const cg *g);  /* of another program, another one */
+void cg_emit_marks(cg *g, nd_buf *b);
 const char *cg_stage_prefix(cg *g, int s);          /* "" or "stage0_" */
 const char *cg_device_prefix(cg *g, int d);         /* "" or "device0_" */
 

@@ -17,8 +17,7 @@
 
 /* ---- pointers ----------------------------------------------------------- */
 
-/* How far into its root a view begins, or NULL. */
-static const char *offset_of(cg_fn *f, const cg_target *r)
+const char *cg_offset(cg_fn *f, const cg_target *r)
 {
     nd_arena *a = f->g->a;
     const char *s = NULL;
@@ -72,7 +71,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
         const cg_pointer p = f->ptrs.v[i];
         if (is_carry(&p.to) && p.to.nterms == 0)
             continue;
-        const char *at = offset_of(f, &p.to);
+        const char *at = cg_offset(f, &p.to);
         cg_line(f, "%s%s *%s = %s%s%s;", p.written ? "" : "const ",
                 cg_ctype(p.to.dtype), p.name, root_of(f, &p.to),
                 at ? " + " : "", at ? at : "");
@@ -83,7 +82,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
 
 /* ---- calls -------------------------------------------------------------- */
 
-static void call_kernel(cg_fn *f, nd_kernel *k)
+const char *cg_call_loop(cg_fn *f, nd_kernel *k)
 {
     cg_kernel *fn = cg_loop_kernel(f->g, k);
     nd_buf b = {.arena = f->g->a};
@@ -94,6 +93,16 @@ static void call_kernel(cg_fn *f, nd_kernel *k)
         f->uses_rank = true;
         sep = ", ";
     }
+    for (int i = 0; i < fn->parts.n; i++) {
+        const cg_used *x = &fn->parts.v[i];
+        if (x->off)
+            nd_putf(&b, "%s%s", sep, cg_start(f, x->ext));
+        if (x->off && x->len)
+            sep = ", ";
+        if (x->len)
+            nd_putf(&b, "%s%s", sep, cg_count(f, x->ext));
+        sep = ", ";
+    }
     for (int i = 0; i < fn->iters.n; i++, sep = ", ")
         nd_putf(&b, "%s%s", sep, cg_iter(f, fn->iters.v[i]));
     for (int i = 0; i < fn->ptrs.n; i++, sep = ", ")
@@ -102,6 +111,7 @@ static void call_kernel(cg_fn *f, nd_kernel *k)
                     ->name);
     nd_put(&b, ");");
     cg_line(f, "%s", b.s);
+    return fn->name;
 }
 
 /* ---- repeats ------------------------------------------------------------ */
@@ -226,7 +236,9 @@ static void pass_through(cg_fn *f, nd_op *op)
         nd_ref init, last;
         nd_ref_of(f->g->c, op->in[i], &init);
         nd_ref_of(f->g->c, op->out[i], &last);
-        cg_line(f, "memcpy(%s, %s, %s);", cg_pointer_to(f, &last, true)->name,
+        f->uses_rank = true;
+        cg_line(f, "ndrt_copy(r, %s, %s, %s);",
+                cg_pointer_to(f, &last, true)->name,
                 cg_pointer_to(f, &init, false)->name,
                 cg_whole_bytes(f, op->in[i]));
     }
@@ -242,7 +254,8 @@ static void declare_first(cg_fn *f, const carry *c, nd_op *op, int i, int64_t n)
         const char *first = nd_fmt(f->g->a, "%lld",
                                    (long long)(op->reverse ? n - 1 : 0));
         from = cg_sum(f->g->a, c->kept_name, cg_scaled(f, first, &s));
-        cg_line(f, "memcpy(%s, %s, %s);", from, c->init,
+        f->uses_rank = true;
+        cg_line(f, "ndrt_copy(r, %s, %s, %s);", from, c->init,
                 cg_whole_bytes(f, op->in[i]));
     }
     if (c->in)
@@ -286,6 +299,7 @@ static void call_repeat(cg_fn *f, nd_kernel *k, int stage)
     for (int i = 0; i < op->ncarry; i++)
         if (c[i].in && c[i].out)
             cg_line(f, "%s = %s;", c[i].x, c[i].next);
+    cg_done_layer(f, k, lo);
     f->indent--;
     cg_line(f, "}");
 }
@@ -294,10 +308,12 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
 {
     for (int i = 0; i < list->v.n; i++) {
         nd_kernel *k = list->v.v[i];
+        const char *name = NULL;
         cg_flights(f, list, i, stage);
+        cg_done_before(f, list, i);
         switch (k->kind) {
         case K_LOOP:
-            call_kernel(f, k);
+            name = cg_call_loop(f, k);
             break;
         case K_GEMM:
             cg_gemm(f, k);
@@ -309,10 +325,15 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
             if (!k->flight)
                 cg_comm(f, k);
             break;
+        case K_TILES:
+            name = cg_tiles(f, k);
+            break;
         case K_REPEAT:
             call_repeat(f, k, stage);
             break;
         }
+        if (k->kind != K_REPEAT && !k->flight)
+            cg_mark_end(f, k, name);
     }
     cg_flights(f, list, list->v.n, stage);
 }
@@ -448,6 +469,7 @@ void cg_finish_stage_fn(cg_fn *f, int s, const char *name)
     nd_put(g->out, "}\n\n");
 }
 
+/* Nothing follows: what the loss is made of stays until all are done. */
 static void add_loss(cg_fn *f, int s)
 {
     cg *g = f->g;
@@ -456,7 +478,11 @@ static void add_loss(cg_fn *f, int s)
     nd_kernel none = {.kind = K_LOOP};
     cg_env e = {.f = f, .k = &none};
     f->uses_rank = true;
-    cg_line(f, "at(r, B_loss)[0] += %s;", cg_value(&e, g->m->loss).s);
+    const char *loss = cg_value(&e, g->m->loss).s;
+    cg_line(f, "if (r->thread == 0)");
+    f->indent++;
+    cg_line(f, "at(r, B_loss)[0] += %s;", loss);
+    f->indent--;
 }
 
 /* ---- a stage ------------------------------------------------------------ */
@@ -465,6 +491,7 @@ static void emit_list(cg *g, int s, const nd_kernels *list, const char *name)
 {
     cg_fn f;
     cg_start_caller(&f, g);
+    f.finals = nd_finals(g->c, s, list);
     cg_arrivals(&f, list);
     cg_list(&f, list, s);
     if (list == &g->c->stage[s].list[LIST_FWD])

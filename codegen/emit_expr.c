@@ -61,7 +61,7 @@ const char *cg_element(cg_env *e, const nd_ref *r, bool write,
             return nd_fmt(a, "%s[%s]", p->row, inner);
     }
     const char *s = cg_sum(a, outer, inner);
-    return nd_fmt(a, "%s[%s]", p->name, s ? s : "0");
+    return nd_fmt(a, "%s[%s]", p->part ? p->part : p->name, s ? s : "0");
 }
 
 /* Writes a line in front of the loops of the pass instead of inside them. */
@@ -134,7 +134,7 @@ cg_expr cg_value(cg_env *e, const nd_value *v)
             return (cg_expr){kept_element(e, e->kept[i]), CG_PRIMARY};
     }
     nd_ref r;
-    nd_ref_of(c, v, &r);
+    cg_ref_of(e->f, v, &r);
     const char *s = cg_element(e, &r, false, NULL, NULL);
     if (e->rows && !has_inner(e, &v->type))
         s = hoist(e, v, s);
@@ -322,7 +322,7 @@ static cg_expr gather_value(cg_env *e, nd_op *op)
 {
     nd_arena *a = e->f->g->a;
     nd_ref r;
-    nd_ref_of(e->f->g->c, op->in[0], &r);
+    cg_ref_of(e->f, op->in[0], &r);
     if (is_inside(e->f->g->c, op)) {
         const char *k = nd_fmt(a, "%lld", (long long)op->in[1]->def->num);
         return (cg_expr){cg_element(e, &r, false, op->axes[0], k), CG_PRIMARY};
@@ -340,7 +340,7 @@ static cg_expr roll_value(cg_env *e, nd_op *op)
 {
     nd_arena *a = e->f->g->a;
     nd_ref r;
-    nd_ref_of(e->f->g->c, op->in[0], &r);
+    cg_ref_of(e->f, op->in[0], &r);
     const char *at = nd_fmt(a, "(%s + %lld) %% %lld",
                             find_axis(e, op->axes[0])->var,
                             (long long)nd_roll_by(op),

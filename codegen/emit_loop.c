@@ -67,15 +67,6 @@ static void find_needs(nest *x, int pass)
 
 /* ---- adding to memory --------------------------------------------------- */
 
-static nd_ref target_of(nest *x, const nd_op *op)
-{
-    nd_ref r;
-    if (op->kind == OP_ACCUM)
-        return nd_grad_ref(x->g->c, op);
-    nd_dest_of(x->g->c, op->out[0], &r);
-    return r;
-}
-
 static bool reduces(const nd_op *op, const nd_axis *a)
 {
     for (int i = 0; op->kind == OP_REDUCE && i < op->naxes; i++)
@@ -108,7 +99,7 @@ static void add_to_memory(nest *x, const nd_node *n, cg_expr v)
 {
     const char *value = v.s;
     nd_op *op = n->op;
-    nd_ref r = target_of(x, op);
+    nd_ref r = nd_add_ref(x->g->c, op);
     if (op->kind == OP_SCATTER_ADD) {
         const char *at = cg_row_index(&x->e, op);
         const char *s = cg_element(&x->e, &r, true, op->axes[0], at);
@@ -129,46 +120,12 @@ static void add_to_memory(nest *x, const nd_node *n, cg_expr v)
         cg_line(&x->f, "%s += %s;", s, value);
 }
 
-static const char *identity(nest *x, const nd_op *op)
-{
-    nd_dtype t = op->out[0]->type.dtype;
-    if (op->sub == RED_SUM || op->kind != OP_REDUCE)
-        return cg_number(x->g->a, t, 0);
-    if (nd_is_float(t))
-        return op->sub == RED_MAX ? "-INFINITY" : "INFINITY";
-    if (t == ND_I64)
-        return op->sub == RED_MAX ? "INT64_MIN" : "INT64_MAX";
-    return op->sub == RED_MAX ? "INT32_MIN" : "INT32_MAX";
-}
-
-/* Results that the nest adds up in memory begin at the identity. */
-static void clear_targets(nest *x)
-{
-    for (int i = 0; i < x->k->nodes.n; i++) {
-        const nd_node *n = &x->k->nodes.v[i];
-        if (!n->add || !n->stored)
-            continue;
-        nd_ref r = target_of(x, n->op);
-        const char *p = cg_pointer_to(&x->f, &r, true)->name;
-        nd_len len = nd_numel_local(x->g->c, &r);
-        const char *zero = identity(x, n->op);
-        if (len.k == 1 && !len.n) {
-            cg_line(&x->f, "%s[0] = %s;", p, zero);
-            continue;
-        }
-        const char *v = cg_fresh(&x->f.names, "k");
-        cg_line(&x->f, "for (int64_t %s = 0; %s < %s; %s++)", v, v,
-                cg_len(&x->f, &len), v);
-        cg_line(&x->f, "    %s[%s] = %s;", p, v, zero);
-    }
-}
-
 /* ---- one node ----------------------------------------------------------- */
 
 static void store(nest *x, const nd_node *n, const char *value)
 {
     nd_ref r;
-    nd_ref_of(x->g->c, n->op->out[0], &r);
+    cg_ref_of(&x->f, n->op->out[0], &r);
     cg_line(&x->f, "%s = %s;", cg_element(&x->e, &r, true, NULL, NULL), value);
 }
 
@@ -243,15 +200,20 @@ static void emit_node(nest *x, int i)
 
 /* ---- loops -------------------------------------------------------------- */
 
-static void open_loop(nest *x, const cg_axis *a, bool brace)
+/* A loop of the pass; the innermost may be shared out. */
+static void open_inner(nest *x, const cg_axis *a, bool last, bool brace)
 {
     const nd_node *n = &x->k->nodes.v[0];
-    if (a->inner && n->scan && n->op->reverse)
-        cg_line(&x->f, "for (int64_t %s = %s - 1; %s >= 0; %s--)%s", a->var,
-                cg_count(&x->f, a->ext), a->var, a->var, brace ? " {" : "");
+    const char *v = a->var, *open = brace ? " {" : "";
+    if (n->scan && n->op->reverse)
+        cg_line(&x->f, "for (int64_t %s = %s - 1; %s >= 0; %s--)%s", v,
+                cg_count(&x->f, a->ext), v, v, open);
+    else if (last && x->e.columns)
+        cg_line(&x->f, "for (int64_t %s = %s.from; %s < %s.to; %s++)%s", v,
+                x->e.columns, v, x->e.columns, v, open);
     else
-        cg_line(&x->f, "for (int64_t %s = 0; %s < %s; %s++)%s", a->var, a->var,
-            cg_count(&x->f, a->ext), a->var, brace ? " {" : "");
+        cg_line(&x->f, "for (int64_t %s = 0; %s < %s; %s++)%s", v, v,
+                cg_count(&x->f, a->ext), v, open);
     x->f.indent++;
 }
 
@@ -310,7 +272,7 @@ static void inner_loops(nest *x)
         bool last = i == x->e.n - 1;
         if (last)
             simd_pragma(x);
-        open_loop(x, &x->e.axis[i], last && brace);
+        open_inner(x, &x->e.axis[i], last, last && brace);
     }
     nd_put(&f->b, body.s ? body.s : "");
     f->indent--;
@@ -328,7 +290,7 @@ static void start_folds(nest *x, int pass)
             continue;
         const char *name = cg_local_name(&x->f, n->op->out[0]);
         cg_line(&x->f, "%s %s = %s;", cg_ctype(n->op->out[0]->type.dtype),
-                name, identity(x, n->op));
+                name, cg_identity(x->g->a, n->op));
         if (n->fold)
             x->e.local[i] = (cg_expr){name, CG_PRIMARY};
         else
@@ -404,6 +366,7 @@ static void set_up(nest *x, cg *g, nd_kernel *k)
     x->g = g;
     x->k = k;
     cg_fn_start(&x->f, g);
+    x->f.tiles = k->tiles;
     x->e = (cg_env){.f = &x->f, .k = k, .rows = k->nouter && k->ninner};
     x->e.local = ND_NEWN(g->a, cg_expr, n);
     x->e.kept = ND_NEWN(g->a, const char *, n);
@@ -442,38 +405,37 @@ static void declare_rows(nest *x)
         const cg_pointer *p = &x->f.ptrs.v[i];
         if (p->row)
             cg_line(&x->f, "%s%s *%s = %s + %s;", p->written ? "" : "const ",
-                    cg_ctype(p->to.dtype), p->row, p->name, p->row_at);
+                    cg_ctype(p->to.dtype), p->row, p->part ? p->part : p->name,
+                    p->row_at);
     }
 }
 
-/* Outer axes of one position need no loop: their variable is 0. */
-static int open_outer(nest *x)
+static nd_buf cut_off(nest *x)
 {
-    int loops = 0, opened = 0;
-    for (int i = 0; i < x->k->nouter; i++)
-        loops += strcmp(x->e.axis[i].var, "0") != 0;
-    for (int i = 0; i < x->k->nouter; i++)
-        if (strcmp(x->e.axis[i].var, "0") != 0)
-            open_loop(x, &x->e.axis[i], ++opened == loops);
-    return loops;
+    nd_buf b = x->f.b;
+    x->f.b = (nd_buf){.arena = x->g->a};
+    return b;
 }
 
+/* What a row needs, and which axes it names, shows when it is written. */
 static void emit_nest(nest *x)
 {
-    cg_fn *f = &x->f;
-    clear_targets(x);
-    int loops = open_outer(x);
-    nd_buf before = f->b;
-    f->b = (nd_buf){.arena = x->g->a};
+    cg_share s = {.e = &x->e};
+    cg_open_share(&s);
+    nd_buf around = cut_off(x);
+    cg_open_loops(&s);
+    nd_buf loops = cut_off(x);
     one_row(x);
-    nd_buf rows = f->b;
-    f->b = before;
+    nd_buf row = cut_off(x);
+    x->f.b = loops;
     declare_scratch(x);
     declare_rows(x);
-    nd_put(&f->b, rows.s ? rows.s : "");
-    f->indent = 1;
-    if (loops)
-        nd_putf(&f->b, "%*s}\n", 4 * loops, "");
+    nd_put(&x->f.b, row.s ? row.s : "");
+    nd_buf inside = cut_off(x);
+    x->f.b = around;
+    cg_share_axes(&s, inside.s);
+    nd_put(&x->f.b, inside.s ? inside.s : "");
+    cg_close_share(&s);
 }
 
 /* Reads first, then what is written. */
@@ -515,7 +477,18 @@ static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)
     nd_putf(&s, "static void %s(", k->name);
     const char *sep = "";
     if (k->needs_rank) {
-        nd_put(&s, "const ndrt_rank *r");
+        nd_put(&s, "ndrt_rank *r");
+        sep = ", ";
+    }
+    for (int i = 0; i < k->parts.n; i++) {
+        const cg_used *x = &k->parts.v[i];
+        const char *name = g->ext_name[x->ext] + 2;
+        if (x->off)
+            nd_putf(&s, "%sint64_t o_%s", sep, name);
+        if (x->off && x->len)
+            sep = ", ";
+        if (x->len)
+            nd_putf(&s, "%sint64_t n_%s", sep, name);
         sep = ", ";
     }
     cg_fn names = {.g = g};
@@ -537,7 +510,7 @@ static bool same_kernel(const nd_kernel *a, const nd_kernel *b)
         if (a->nodes.v[i].op != b->nodes.v[i].op ||
             a->nodes.v[i].stored != b->nodes.v[i].stored)
             return false;
-    return true;
+    return a->tiles == b->tiles;
 }
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
@@ -561,6 +534,9 @@ cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
     out->needs_rank = x.f.uses_rank;
     for (int i = 0; i < x.f.iters.n; i++)
         ND_PUSH(g->a, &out->iters, x.f.iters.v[i]);
+    for (int i = 0; i < x.f.exts.n; i++)
+        if (g->c->exts.v[x.f.exts.v[i].ext].tile)
+            ND_PUSH(g->a, &out->parts, x.f.exts.v[i]);
     out->other = first;
     nd_table_put(&g->kernels, key, out);
     put_comment(g, g->out, out);

@@ -20,7 +20,8 @@ static const char *const emit_names[] = {
     [NDC_SCHEDULE_COMMS] = "schedule.comms.csv",
     [NDC_SCHEDULE_SVG] = "schedule.svg",
     [NDC_SCHEDULE_JSON] = "schedule.json",
-    [NDC_COMM] = "comm",
+    [NDC_COMM] = "comm", [NDC_KERNELS] = "kernels",
+    [NDC_ROOFLINE] = "roofline",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
 
@@ -106,6 +107,15 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
     if (o->cpu && o->emit != NDC_EXE)
         nd_error(c, nd_nowhere, "--cpu: --emit=%s builds nothing",
                  emit_names[o->emit]);
+    if (o->profile && o->emit != NDC_ROOFLINE)
+        nd_error(c, nd_nowhere, "--profile goes with --emit=roofline only");
+    if (o->emit == NDC_ROOFLINE && !o->profile)
+        nd_error(c, nd_nowhere, "--emit=roofline needs --profile FILE, which a "
+                 "program built with --marks writes; `ndc roofline` does all "
+                 "of it");
+    if (o->marks && o->emit != NDC_EXE && o->emit != NDC_C)
+        nd_error(c, nd_nowhere, "--marks goes with an executable or "
+                 "--emit=c only");
     if (o->dump_after && !runs)
         nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
@@ -210,6 +220,15 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
     return true;
 }
 
+static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
+{
+    int file = nd_read_file(m->ctx, path);
+    if (!file)
+        nd_error(m->ctx, nd_nowhere, "--profile: cannot read `%s`: %s", path,
+                 strerror(errno));
+    return file && cg_report_roofline(m, file, text);
+}
+
 /* Fills `text`, or builds; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
 {
@@ -275,8 +294,12 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         return true;
     case NDC_COMM:
         return report_comm(m, o->rank, text);
+    case NDC_KERNELS:
+        return cg_report_kernels(m, text);
+    case NDC_ROOFLINE:
+        return report_roofline(m, o->profile, text);
     default:
-        return cg_emit_c(m, text);
+        return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);
     }
 }
 
@@ -299,6 +322,8 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
 
 /* The two severities have the same values; the types differ so that ndc.h
  * needs no other header. */
+_Static_assert((int)ND_ERROR == (int)NDC_SEVERITY_ERROR, "of one message");
+
 typedef struct forward {
     const ndc_options *o;
 } forward;

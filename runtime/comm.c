@@ -1,5 +1,5 @@
-/* comm.c - what every communicator shares: groups of the mesh, the order of
- * additions, the calls of generated code, and how a failure spreads.
+/* comm.c - what every communicator shares: groups of the mesh, the calls of
+ * generated code, and how a failure spreads; fold.c has the order of additions.
  *
  * A group along mesh mask M holds the ranks that agree with this one on every
  * axis outside M. Ranks number the mesh with the last axis fastest, so rank
@@ -10,51 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 1024 };            /* elements that are folded at a time */
-
-static void fold_floats(float *sum, const float *x, int64_t n, bool max)
-{
-    if (max) {
-        for (int64_t i = 0; i < n; i++)
-            sum[i] = x[i] > sum[i] || x[i] != x[i] ? x[i] : sum[i];
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            sum[i] += x[i];
-    }
-}
-
-/* The bits of a float array are integers: copied out and back, for a pointer
- * to one type may not point to the other. */
-static void fold_ints(float *sum, const float *from, int64_t n, bool max)
-{
-    int32_t y[BLOCK], x[BLOCK];
-
-    memcpy(y, sum, (size_t)n * sizeof *y);
-    memcpy(x, from, (size_t)n * sizeof *x);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = !max          ? (int32_t)((uint32_t)y[i] + (uint32_t)x[i])
-               : x[i] > y[i] ? x[i]
-                             : y[i];
-    memcpy(sum, y, (size_t)n * sizeof *y);
-}
-
-/* Additions go block by block through a small buffer: sources are read before
- * the block is written, so dst may be one of them. */
-void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
-               ndrt_fold_kind how)
-{
-    bool max = how == NDRT_MAX || how == NDRT_MAX_I32;
-    bool ints = how == NDRT_SUM_I32 || how == NDRT_MAX_I32;
-    float sum[BLOCK];
-
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t len = n - at < BLOCK ? n - at : BLOCK;
-        memcpy(sum, src[0] + at, (size_t)len * sizeof *sum);
-        for (int s = 1; s < nsrc; s++)
-            (ints ? fold_ints : fold_floats)(sum, src[s] + at, len, max);
-        memcpy(dst + at, sum, (size_t)len * sizeof *sum);
-    }
-}
+enum { BLOCK = 1024 };            /* numbers of 8 bytes that travel at a time */
 
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s)
 {
@@ -159,7 +115,7 @@ ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
 /* ---- calls of generated code ------------------------------------------ */
 
 /* main.c has NDRT_FAIL_AT. */
-ndrt_comm *ndrt_enter(ndrt_rank *r)
+void ndrt_count_down(ndrt_rank *r)
 {
     ndrt_state *st = r->state;
 
@@ -167,13 +123,21 @@ ndrt_comm *ndrt_enter(ndrt_rank *r)
         ndrt_fail(r, NDRT_EINTERNAL, "made-up failure (NDRT_FAIL_AT)");
         ndrt_raise(r);
     }
-    return st->comm;
+}
+
+ndrt_comm *ndrt_enter(ndrt_rank *r)
+{
+    if (!ndrt_alone(r))
+        return NULL;
+    ndrt_count_down(r);
+    return r->state->comm;
 }
 
 void ndrt_leave(ndrt_rank *r, ndrt_status s)
 {
     if (ndrt_comm_check(r, s) != NDRT_OK)
         ndrt_raise(r);
+    ndrt_barrier(r);
 }
 
 /* Communicators fold elements of 4 bytes. Those of 8 are few: each rank gathers
@@ -244,9 +208,11 @@ void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
     ndrt_comm *c = ndrt_enter(r);
     ndrt_group *g = &r->state->groups[group];
 
-    if (g->n == 1)
+    if (!c)
         return;
-    if (how == NDRT_SUM_I64 || how == NDRT_MAX_I64)
+    if (g->n == 1)
+        ndrt_leave(r, NDRT_OK);
+    else if (how == NDRT_SUM_I64 || how == NDRT_MAX_I64)
         ndrt_leave(r, reduce_wide(r->state, g, x, n, how == NDRT_MAX_I64));
     else
         ndrt_leave(r, c->ops->all_reduce(c, g, x, n, how));
@@ -260,6 +226,8 @@ void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
     ndrt_group *g = &r->state->groups[group];
     ndrt_layout l = {outer, inner, n, x, x_o, y, y_o, how};
 
+    if (!c)
+        return;
     if (g->n > 1) {
         ndrt_leave(r, how == NDRT_SUM_I64
                           ? scatter_wide(r->state, g, &l)
@@ -269,6 +237,7 @@ void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
     for (int64_t o = 0; o < outer; o++)
         memmove(y + o * y_o, x + o * x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
+    ndrt_leave(r, NDRT_OK);
 }
 
 void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
@@ -280,6 +249,8 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
     ndrt_layout l = {.outer = outer, .inner = inner, .n = n, .x = x,
                      .x_o = x_o, .y = y, .y_o = y_o};
 
+    if (!c)
+        return;
     if (g->n > 1) {
         ndrt_leave(r, c->ops->all_gather(c, g, &l));
         return;
@@ -287,6 +258,7 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
     for (int64_t o = 0; o < outer; o++)
         memmove(y + o * y_o, x + o * x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
+    ndrt_leave(r, NDRT_OK);
 }
 
 void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
@@ -294,15 +266,17 @@ void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->shift(c, &r->state->groups[group], by, x, y,
-                                bytes, bytes));
+    if (c)
+        ndrt_leave(r, c->ops->shift(c, &r->state->groups[group], by, x, y,
+                                    bytes, bytes));
 }
 
 void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e)
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->exchange(c, &r->state->groups[group], e));
+    if (c)
+        ndrt_leave(r, c->ops->exchange(c, &r->state->groups[group], e));
 }
 
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
@@ -330,12 +304,14 @@ void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes)
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->send(c, peer(r, stage), x, bytes));
+    if (c)
+        ndrt_leave(r, c->ops->send(c, peer(r, stage), x, bytes));
 }
 
 void ndrt_recv(ndrt_rank *r, int stage, void *x, size_t bytes)
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->recv(c, peer(r, stage), x, bytes));
+    if (c)
+        ndrt_leave(r, c->ops->recv(c, peer(r, stage), x, bytes));
 }

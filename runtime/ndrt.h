@@ -137,6 +137,7 @@ typedef enum { NDRT_NEWEST, NDRT_STASHED, NDRT_BEHIND } ndrt_weights_kind;
  * hold the parameters of all of them, each once. */
 typedef struct ndrt_device {
     size_t fixed_bytes;           /* of the arena; then its stages' slots */
+    size_t temp_bytes;            /* of these, what no list leaves to others */
     int nplaces;
     const ndrt_place *places;     /* buckets on this device, ascending */
     const size_t *inputs;         /* per program input: byte offset, or
@@ -146,6 +147,7 @@ typedef struct ndrt_device {
     size_t work, work_bytes;      /* for muon: room that nothing else needs
                                      between two steps */
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
+    size_t tile_bytes;            /* of each thread, beside the arena */
     size_t version_bytes;         /* of all weights, the arena's beginning,
                                      where there are versions; else 0 */
 } ndrt_device;
@@ -252,6 +254,10 @@ typedef struct ndrt_program {
     const uint32_t *groups;       /* mesh masks used by collectives; the
                                      index is the group argument below */
     int nflights;                 /* tickets of calls in flight */
+    bool early;                   /* stages call ndrt_gradients_done */
+    int nmarks;                   /* kernels, if their ends are marked */
+    const char *const *marks;
+    uint64_t marks_key;           /* of another program, another one */
     uint32_t loss_sum;            /* mesh axes the loss is pending over */
     ndrt_train train;
 } ndrt_program;
@@ -295,6 +301,22 @@ void ndrt_barrier(ndrt_rank *r);
 void ndrt_copy(ndrt_rank *r, void *to, const void *from, size_t bytes);
 void ndrt_clear(ndrt_rank *r, void *x, size_t bytes);
 
+/* Of a program that can tell where its time goes: kernel `mark` ends here. */
+void ndrt_mark(ndrt_rank *r, int mark);
+
+/* Long sums over rows are made in NDRT_PARTS parts of the rows, each by one
+ * thread; then the parts are added up in order. So it does not matter how many
+ * threads there are. */
+enum { NDRT_PARTS = 16 };
+/* The rows of a part of [0, n). */
+ndrt_span ndrt_rows_of(int64_t part, int64_t n);
+/* n zeros for the sums of a part. Where the parts of these sums lie is `at`
+ * floats into the device's scratch. */
+float *ndrt_new_part(const ndrt_rank *r, int64_t at, int64_t part, int64_t n);
+/* x[n] (+)= what the parts hold; shared out, without a barrier. acc: add to
+ * x. */
+void ndrt_add_parts(ndrt_rank *r, bool acc, float *x, int64_t at, int64_t n);
+
 /* ---- what generated code calls ---------------------------------------- */
 
 /* C[m,n] (+)= A[m,k] B[k,n]; element (i,j) of X lies at x + i*x_r + j*x_c.
@@ -314,6 +336,15 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *a, int64_t a_r, int64_t a_c,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
+
+/* x, but at least lo and at most hi. */
+static inline int64_t ndrt_clip(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* What the calling thread has for one tile: tile_bytes of the device. */
+void *ndrt_tile_scratch(const ndrt_rank *r);
 
 /* The same by the calling thread alone: for loops that are shared out. */
 void ndrt_gemm_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -438,6 +469,14 @@ void ndrt_start_all_to_all(ndrt_rank *r, int ticket, int group, const void *x,
 void ndrt_start_shift_ring(ndrt_rank *r, int ticket, int group, int by,
                            const void *x, void *y, size_t bytes);
 void ndrt_wait(ndrt_rank *r, int ticket);
+
+/* The calling stage's backward function, of this microbatch, will not touch the
+ * gradients of these parameters again, or those of the stage's iteration
+ * `layer` of them: if it is the last microbatch, they may be added up over the
+ * ranks. */
+void ndrt_gradients_done(ndrt_rank *r, const int *params, int n,
+                         int64_t layer);
+enum { NDRT_WHOLE = -1 };
 
 /* The room of another stage of this device, at the same microbatch. */
 char *ndrt_room(const ndrt_rank *r, int stage, int room);

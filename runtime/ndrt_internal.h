@@ -42,7 +42,8 @@ typedef struct ndrt_config {
     enum { NDRT_MESSAGES_AHEAD, NDRT_MESSAGES_INLINE } messages;
     const char *schedule;         /* instead of the program's; or NULL */
     int64_t microbatches;         /* 0: the program's */
-    const char *trace_path, *times_path;
+    const char *trace_path, *times_path, *profile_path;
+    const char *products_path;    /* their speed alone; or NULL */
     int64_t trace_step;           /* 0: the third */
     const ndrt_course *course;    /* what these choices come to */
     bool done;                    /* --help or --version: nothing to run */
@@ -73,8 +74,12 @@ typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
 typedef struct ndrt_count ndrt_count;       /* count.c */
 typedef struct ndrt_air ndrt_air;           /* flight.c */
+typedef struct ndrt_early ndrt_early;       /* early.c */
 typedef struct ndrt_lane ndrt_lane;         /* messages.c */
 typedef struct ndrt_trace ndrt_trace;       /* trace.c */
+typedef struct ndrt_team ndrt_team;         /* team.c */
+typedef struct ndrt_profile ndrt_profile;   /* profile.c */
+typedef struct ndrt_products ndrt_products; /* products.c */
 
 typedef struct ndrt_jitter {      /* jitter.c */
     uint32_t most, random;        /* microseconds; the generator's state */
@@ -88,6 +93,13 @@ typedef struct ndrt_step_line {
     int64_t step, tokens;
     double loss, grad_norm, lr;
 } ndrt_step_line;
+
+typedef struct ndrt_own {         /* what a thread of a rank has for itself */
+    ndrt_mm *mm;                  /* matrix products made so far */
+    float *wide;                  /* gemm16.c: narrow operands as floats */
+    size_t wide_bytes;
+    jmp_buf jump;                 /* out of generated code */
+} ndrt_own;
 
 typedef struct ndrt_state {
     const ndrt_config *config;
@@ -103,10 +115,11 @@ typedef struct ndrt_state {
     ndrt_group *whole;            /* per parameter: those that hold the pieces
                                      of its matrices, see ndrt_whole_group */
     int64_t *ones;                /* equal pieces: 1 for every rank */
+    int64_t *share;               /* room for a length of every rank */
     double *all;                  /* NDRT_WIDE numbers of every rank */
-    ndrt_mm *mm;                  /* matrix products made so far */
-    float *wide;                  /* gemm16.c: narrow operands as floats */
-    size_t wide_bytes;
+    ndrt_own own;                 /* of the rank's own thread */
+    ndrt_team *team;              /* NULL: there is no other */
+    char *tiles;                  /* tile.c: of each thread */
     char *packed;                 /* all_to_all.c: what is sent, received */
     size_t packed_bytes;
     size_t *parts;                /* 4 numbers per rank */
@@ -114,10 +127,13 @@ typedef struct ndrt_state {
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_air *air;                /* NULL: no call is ever in flight */
+    ndrt_early *early;            /* NULL: gradients wait for the end */
     ndrt_lane *lane;              /* NULL: the rank moves its messages */
     ndrt_jitter jitter;
     ndrt_trace *trace;            /* NULL: no time is taken */
     ndrt_stamp *stamps;           /* per action of the list; or NULL */
+    ndrt_profile *profile;        /* NULL: marks are passed over */
+    ndrt_products *products;      /* NULL: nothing is noted */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -130,8 +146,32 @@ typedef struct ndrt_state {
     double *tally;                /* sum and count of each metric, or NULL */
     int64_t tally_rows;           /* of the batch, that count */
     double *micro_loss;           /* per microbatch; NULL: not asked for */
-    jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
+
+/* ---- team.c: the threads of a rank ------------------------------------- */
+
+enum { NDRT_STACK_BYTES = 16 << 20 };      /* of each thread that computes */
+/* After the rank's own products and helpers are there, as they stay where they
+ * are while its threads may be bound to CPUs. */
+ndrt_status ndrt_team_open(ndrt_rank *r);
+void ndrt_team_close(ndrt_rank *r);
+/* Joint work of all threads, each with a double of the rank: a failure in one
+ * of them (ndrt_raise) ends it in all, and comes back. */
+typedef void ndrt_work(ndrt_rank *r, void *arg);
+ndrt_status ndrt_together(ndrt_rank *r, ndrt_work *work, void *arg);
+/* For what one thread does for all: to that one the rank itself, with which it
+ * is alone; NULL to the others, after it has come to its next barrier. */
+ndrt_rank *ndrt_alone(ndrt_rank *r);
+/* What this thread has for itself. */
+ndrt_own *ndrt_mine(const ndrt_rank *r);
+void ndrt_own_close(ndrt_own *own);
+size_t ndrt_own_bytes(const ndrt_rank *r);         /* of all threads */
+/* Of n elements this thread's part, as far as it lies in the `length` of them
+ * from `at` on; counted from there. */
+ndrt_span ndrt_share_run(const ndrt_rank *r, int64_t n, int64_t at,
+                         int64_t length);
+/* Around changes of the rank's failure. */
+void ndrt_lock_failure(ndrt_rank *r, bool lock);
 
 /* ---- experts.c -------------------------------------------------------- */
 
@@ -171,6 +211,24 @@ ndrt_status ndrt_air_open(ndrt_rank *r);
 /* After the last call, or a failure that all ranks have been told of. */
 void ndrt_air_close(ndrt_rank *r);
 void ndrt_air_free(ndrt_rank *r);
+/* ndrt_reduce_range, as call `i` of a step's; and its end. */
+ndrt_status ndrt_start_reduce(ndrt_rank *r, int i, int bucket, float *x,
+                              size_t from, size_t to);
+ndrt_status ndrt_await_reduce(ndrt_rank *r, int i);
+
+/* ---- early.c: gradients summed while backward goes on ------------------- */
+
+/* The most calls of a step; 0: all is left to the end. */
+int ndrt_early_most(const ndrt_rank *r);
+/* After ndrt_air_open. */
+ndrt_status ndrt_early_open(ndrt_rank *r);
+void ndrt_early_free(ndrt_rank *r);
+/* Around an action. */
+void ndrt_early_begin(ndrt_rank *r, const sched_action *a);
+ndrt_status ndrt_early_end(ndrt_rank *r, const sched_action *a);
+/* Resolves what the gradients are pending over: after it every rank holds the
+ * sum, or its zero part of it. */
+ndrt_status ndrt_reduce_grads(ndrt_rank *r);
 
 /* ---- jitter.c: delays, for tests ---------------------------------------- */
 
@@ -214,6 +272,23 @@ void ndrt_trace_end(ndrt_rank *r);
 ndrt_status ndrt_trace_write(ndrt_rank *r);
 void ndrt_trace_free(ndrt_rank *r);
 
+/* ---- profile.c: the time of kernels -------------------------------------- */
+
+typedef enum {
+    NDRT_PART_DATA, NDRT_PART_ZERO, NDRT_PART_MESSAGES, NDRT_PART_REDUCE,
+    NDRT_PART_NORM, NDRT_PART_SUMS, NDRT_PART_UPDATE, NDRT_PART_LOG,
+    NDRT_PART_OTHER, NDRT_NPARTS
+} ndrt_chore;
+/* That part of the runtime's work ends here: as ndrt_mark. */
+void ndrt_spent(ndrt_rank *r, ndrt_chore part);
+/* A training step begins, or ends: marks outside of one mean nothing. */
+void ndrt_profile_step(ndrt_rank *r, bool on);
+ndrt_status ndrt_profile_open(ndrt_rank *r);
+/* All ranks call these; rank 0 writes the file. */
+ndrt_status ndrt_profile_peaks(ndrt_rank *r);
+ndrt_status ndrt_profile_write(ndrt_rank *r);
+void ndrt_profile_free(ndrt_rank *r);
+
 /* ---- rank.c: where a rank stands, what it holds ----------------------- */
 
 int ndrt_mesh_ranks(const ndrt_program *p);
@@ -226,6 +301,9 @@ bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
 /* Groups: every rank calls it, before anything that may fail on one alone. */
 ndrt_status ndrt_open_groups(ndrt_rank *r);
+/* Those of its buckets, into state->sum, zero and tied. */
+ndrt_status ndrt_open_buckets(ndrt_rank *r);
+void ndrt_free_bucket(ndrt_rank *r, int bucket);
 /* What the rank's device has and needs. */
 const ndrt_device *ndrt_here(const ndrt_rank *r);
 /* Where a parameter or its gradient lies on a device; NDRT_NONE: nowhere. */
@@ -262,6 +340,7 @@ ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
 ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
                            const ndrt_tensor *t, int mb);
 bool ndrt_walk_next(ndrt_walk *w);
+int64_t ndrt_walk_count(const ndrt_walk *w);       /* elements of all runs */
 
 /* ---- cell.c: the stage and the microbatch that run ---------------------- */
 
@@ -271,6 +350,10 @@ void ndrt_put_aside(ndrt_rank *r);
 size_t ndrt_arena_bytes(const ndrt_course *c, int device);
 size_t ndrt_older_at(const ndrt_course *c, int device);    /* older weights */
 ndrt_status ndrt_make_arena(ndrt_rank *r);
+
+/* ---- tile.c -------------------------------------------------------------- */
+
+ndrt_status ndrt_tiles_open(ndrt_rank *r);
 
 /* ---- versions.c: older weights ------------------------------------------- */
 
@@ -294,12 +377,19 @@ uint64_t ndrt_hash(const char *s);                 /* FNV-1a, 64 bits */
 uint32_t ndrt_stream(const char *name);            /* its 32-bit fold */
 float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
                       uint64_t index);
-void ndrt_init_params(ndrt_rank *r, uint64_t seed);
+ndrt_status ndrt_init_params(ndrt_rank *r, uint64_t seed);
+
+/* ---- fold.c ----------------------------------------------------------- */
+
+/* See ndrt_fold_fn. */
+void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
+               ndrt_fold_kind how);
+/* To several destinations. */
+void ndrt_fold_to(float *const *dst, int ndst, const float *const *src,
+                  int nsrc, int64_t n, ndrt_fold_kind how);
 
 /* ---- comm.c ----------------------------------------------------------- */
 
-void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
-               ndrt_fold_kind how);
 enum { NDRT_WIDE = 4 };
 /* The bits of v[0..n) of every rank, in rank order, to state->all. */
 ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n);
@@ -309,9 +399,13 @@ ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
 /* All ranks return the failure of the lowest rank that has one. */
 ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
 /* A communication call of generated code passes the first of these before and
- * the second after, which does not return to it after a failure. */
+ * the second after, which does not return to it after a failure. Of a team's
+ * threads the first makes the call: to the others enter returns NULL, when all
+ * is done. */
 ndrt_comm *ndrt_enter(ndrt_rank *r);
 void ndrt_leave(ndrt_rank *r, ndrt_status s);
+/* The failure that tests ask for, if it is time. */
+void ndrt_count_down(ndrt_rank *r);
 /* Turns a communicator's status into the rank's failure. */
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
 /* Bytes between any members of a program's group; returns when all is there. */
@@ -323,36 +417,58 @@ void ndrt_group_free(ndrt_group *g);
 
 /* ---- gemm.c ----------------------------------------------------------- */
 
-/* Threads that each rank computes its products with. */
+/* Threads that each rank computes with. */
 int ndrt_threads(const ndrt_rank *r);
-void ndrt_set_threads(const ndrt_rank *r);     /* for the calling rank */
+/* A library starts no threads for the calling one. */
+void ndrt_set_threads(void);
 /* Element (i, j) of [rows, cols] is x[i*r + j*c]. */
 typedef struct ndrt_matrix {
     const void *x;
     int64_t rows, cols, r, c;
 } ndrt_matrix;
-typedef struct ndrt_mm_key ndrt_mm_key;
+/* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
+ * or stored transposed with that stride between columns. */
+typedef struct ndrt_mm_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    bool ta, tb, acc;
+    bool bf16;                    /* A and B are; C is float */
+} ndrt_mm_key;
 /* Turns C = A B around where that makes the rows of C contiguous, and fills
  * the key; false if no library takes the operands as they lie. */
 bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
                      ndrt_mm_key *key);
+/* The pieces of a product, shared out; ends with a barrier. And the first one:
+ * it tells what all of them are like. */
+void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
+                   const void *b, float *c);
+ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
+
+/* ---- products.c: the products of a step, alone --------------------------- */
+
+ndrt_status ndrt_products_open(ndrt_rank *r);
+/* Whoever computes a product says so. */
+void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
+                       const ndrt_matrix *a, const ndrt_matrix *b,
+                       const ndrt_matrix *c);
+/* Around a training step; all ranks call them. */
+void ndrt_products_begin(ndrt_rank *r);
+ndrt_status ndrt_products_end(ndrt_rank *r);
+/* Rank 0 writes the file. */
+ndrt_status ndrt_products_write(ndrt_rank *r);
+void ndrt_products_free(ndrt_products *p);
 
 /* ---- gemm_dnnl.c or gemm_blas.c --------------------------------------- */
 
-/* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
- * or stored transposed with that stride between columns. */
-struct ndrt_mm_key {
-    int64_t m, n, k, lda, ldb, ldc;
-    bool ta, tb, acc;
-    bool bf16;                    /* A and B are; C is float */
-};
-ndrt_status ndrt_mm_open(ndrt_rank *r);
+ndrt_status ndrt_mm_open(ndrt_rank *r);            /* for the calling thread */
 /* Is there something faster for these bf16 operands than to widen them? */
 bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key);
 ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                         const void *b, float *c);
-size_t ndrt_mm_scratch(const ndrt_rank *r);        /* bytes */
-void ndrt_mm_close(ndrt_rank *r);
+/* Does C come out the same, bit by bit, whether its pieces are computed one by
+ * one or several at one go? */
+bool ndrt_mm_merges(const ndrt_mm_key *key);
+size_t ndrt_mm_scratch(const ndrt_own *own);       /* bytes */
+void ndrt_mm_close(ndrt_own *own);
 extern const char ndrt_mm_name[];
 
 /* ---- files.c: only regular files ---------------------------------------- */
@@ -526,11 +642,19 @@ ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 /* ---- optim.c ---------------------------------------------------------- */
 
 double ndrt_lr(const ndrt_train *t, int64_t update);       /* 1-based */
-/* Resolves what the gradients are pending over: after it every rank holds the
- * sum, or its zero part of it. */
-ndrt_status ndrt_reduce_grads(ndrt_rank *r);
+/* Floats [from, to) of a bucket that lies at x: adds up what they are pending
+ * over, each rank of the zero group what is in its part. */
+ndrt_status ndrt_reduce_range(ndrt_rank *r, int bucket, float *x, size_t from,
+                              size_t to);
 /* This rank's share of the squared norm: each element counts on one rank. */
-double ndrt_square_norm(const ndrt_rank *r);
+double ndrt_square_norm(ndrt_rank *r);
+/* In joint work: the sum of squares of x in NDRT_SUMS parts. Each thread adds
+ * those of its parts to sums; their sum in order does not depend on how many
+ * threads there are. */
+enum { NDRT_SUMS = 64 };
+void ndrt_add_squares(const ndrt_rank *r, const float *x, size_t n,
+                      double sums[NDRT_SUMS]);
+double ndrt_total(const double sums[NDRT_SUMS]);
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr);
 /* The part of the bucket's flat range that this rank updates. */
 void ndrt_my_part(const ndrt_rank *r, int bucket, size_t *from, size_t *n);
@@ -564,15 +688,17 @@ ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u);
 /* ---- train.c ---------------------------------------------------------- */
 
 ndrt_status ndrt_train_loop(ndrt_rank *r);
-void ndrt_zero_grads(const ndrt_rank *r);
+ndrt_status ndrt_zero_grads(ndrt_rank *r);
 /* The forward pass alone with training off. only_mb >= 0: that microbatch. */
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
 /* The sum of the losses of the microbatches here; NULL: not on this stage. */
 float *ndrt_loss_at(const ndrt_rank *r);
 /* One action of the list, at its stage and microbatch. */
 ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a);
-/* Runs generated code; a failure inside it comes back as a status. */
+/* Runs generated code, by this thread alone or by all of them; a failure inside
+ * it comes back as a status. */
 ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
+ndrt_status ndrt_compute(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Leaves generated code after a failure. */
 _Noreturn void ndrt_raise(ndrt_rank *r);
 
@@ -608,6 +734,8 @@ void ndrt_log_micro(ndrt_rank *r, int mb, double loss);
 /* metrics: a mean for each of the train block's. */
 void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
                    const double *metrics);
+/* What came after the last line is no part of the next step. */
+void ndrt_log_skip(ndrt_rank *r);
 void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */
