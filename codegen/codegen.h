@@ -177,54 +177,9 @@ void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc);
 cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write);
 cg_pointer *cg_pointer_at(cg_fn *f, const cg_target *to, bool write);
 const char *cg_value_name(cg *g, const nd_value *v);
-/* A local variable for v: its own name, or t, t_2 ... */
-const char *cg_local_name(cg_fn *f, const nd_value *v);
-
-/* ---- emit_expr.c: values as expressions --------------------------------- */
-
-/* How tightly an expression's outermost operator binds. */
-enum {
-    CG_TERNARY, CG_LOGIC, CG_COMPARE, CG_SUM, CG_PRODUCT, CG_UNARY, CG_PRIMARY
-};
-
-typedef struct cg_expr {
-    const char *s;
-    int tight;                       /* how tightly its operator binds */
-} cg_expr;
-
-typedef struct cg_axis {             /* a loop variable */
-    const nd_axis *axis;
-    const char *var;
-    int ext;
-    bool inner;
-} cg_axis;
-
-typedef struct cg_hoisted {          /* a load that a pass repeats */
-    const char *element, *name;
-} cg_hoisted;
-
-typedef struct cg_env {
-    cg_fn *f;
-    nd_kernel *k;
-    int n;
-    cg_axis axis[2 * ND_MAX_RANK];
-    int pass;                        /* -1: between passes */
-    cg_expr *local;                  /* by node: what holds its value now */
-    const char **kept;               /* by node: its scratch row, or NULL */
-    bool rows;                       /* use row pointers */
-    nd_buf *before;                  /* in a pass: text in front of its loops */
-    ND_VEC(cg_hoisted) hoisted;
-} cg_env;
-
-cg_expr cg_value(cg_env *e, const nd_value *v);
-cg_expr cg_op_value(cg_env *e, nd_op *op);
-const char *cg_row_index(cg_env *e, nd_op *op);      /* gather, scatter_add */
-/* An element of r; axis `at`, if not NULL, stands at the index `as`. */
-const char *cg_element(cg_env *e, const nd_ref *r, bool write,
-                       const nd_axis *at, const char *as);
-const char *cg_paren(nd_arena *a, cg_expr x, int need);
-const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
-                       const char *y);              /* x (+, max, min) y */
+/* What a local variable for v is called: as v is, or t. */
+const char *cg_local_word(const nd_value *v);
+bool cg_same_place(const cg_target *a, const cg_target *b);
 
 /* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_tables.c, emit_header.c */
 
