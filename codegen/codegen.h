@@ -76,6 +76,7 @@ typedef struct cg_pointer {          /* a buffer that a function touches */
     cg_target to;
     const char *name;
     bool written;
+    const char *part;                /* what stands for it in a part, or NULL */
     const char *row;                 /* "x_row", or NULL */
     const char *row_at;              /* where the row begins */
     int next;                        /* pointer + 1 at the same value, or 0 */
@@ -137,6 +138,7 @@ typedef struct cg_fn {
     ND_VEC(cg_used) exts;            /* ascending */
     bool uses_rank, uses_random, uses_training;
     bool caller;                     /* of kernels: no kernel itself */
+    const char *call;                /* what counts calls, or NULL */
     ND_VEC(cg_pointer) ptrs;
     nd_table ptr_at;                 /* value or parameter -> pointer + 1 */
     ND_VEC(nd_op *) iters;
@@ -166,6 +168,7 @@ const char *cg_count(cg_fn *f, int ext);            /* "256" or "n_batch" */
 const char *cg_start(cg_fn *f, int ext);            /* "0" or "o_seq" */
 const char *cg_len(cg_fn *f, const nd_len *l);      /* "256 * n_batch" */
 const char *cg_bytes(cg_fn *f, const nd_ref *r);     /* of a packed value */
+const char *cg_bytes_of(cg_fn *f, const nd_len *n, nd_dtype t);
 const char *cg_scaled(cg_fn *f, const char *x, const nd_len *l);
 const char *cg_sum(nd_arena *a, const char *x, const char *y);
 const char *cg_type(cg *g, const nd_type *t);       /* as in the IR */
@@ -180,6 +183,22 @@ const char *cg_value_name(cg *g, const nd_value *v);
 /* What a local variable for v is called: as v is, or t. */
 const char *cg_local_word(const nd_value *v);
 bool cg_same_place(const cg_target *a, const cg_target *b);
+
+/* ---- emit_share.c: several axes counted as one --------------------------- */
+
+typedef struct cg_axis {             /* a loop variable */
+    const nd_axis *axis;
+    const char *var;                 /* "0": of one position, without a loop */
+    int ext;
+} cg_axis;
+
+/* How many iterations they have, what counts them (`name`, or the one axis
+ * itself), and where each stands then: those that the text mentions, or all of
+ * them (text NULL). */
+const char *cg_iterations(cg_fn *f, const cg_axis *a, int n);
+const char *cg_counter(const cg_axis *a, int n, const char *name);
+void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,
+                  const char *text);
 
 /* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_tables.c, emit_header.c */
 

@@ -226,7 +226,9 @@ static void pass_through(cg_fn *f, nd_op *op)
         nd_ref init, last;
         nd_ref_of(f->g->c, op->in[i], &init);
         nd_ref_of(f->g->c, op->out[i], &last);
-        cg_line(f, "memcpy(%s, %s, %s);", cg_pointer_to(f, &last, true)->name,
+        f->uses_rank = true;
+        cg_line(f, "ndrt_copy(r, %s, %s, %s);",
+                cg_pointer_to(f, &last, true)->name,
                 cg_pointer_to(f, &init, false)->name,
                 cg_whole_bytes(f, op->in[i]));
     }
@@ -242,7 +244,8 @@ static void declare_first(cg_fn *f, const carry *c, nd_op *op, int i, int64_t n)
         const char *first = nd_fmt(f->g->a, "%lld",
                                    (long long)(op->reverse ? n - 1 : 0));
         from = cg_sum(f->g->a, c->kept_name, cg_scaled(f, first, &s));
-        cg_line(f, "memcpy(%s, %s, %s);", from, c->init,
+        f->uses_rank = true;
+        cg_line(f, "ndrt_copy(r, %s, %s, %s);", from, c->init,
                 cg_whole_bytes(f, op->in[i]));
     }
     if (c->in)
@@ -448,6 +451,7 @@ void cg_finish_stage_fn(cg_fn *f, int s, const char *name)
     nd_put(g->out, "}\n\n");
 }
 
+/* Nothing follows: what the loss is made of stays until all are done. */
 static void add_loss(cg_fn *f, int s)
 {
     cg *g = f->g;
@@ -456,7 +460,11 @@ static void add_loss(cg_fn *f, int s)
     int at;
     kir_kernel *value = kir_build_scalar(g, g->m->loss, &at);
     f->uses_rank = true;
-    cg_line(f, "at(r, B_loss)[0] += %s;", kir_scalar_c(f, value, at));
+    const char *loss = kir_scalar_c(f, value, at);
+    cg_line(f, "if (r->thread == 0)");
+    f->indent++;
+    cg_line(f, "at(r, B_loss)[0] += %s;", loss);
+    f->indent--;
 }
 
 /* ---- a stage ------------------------------------------------------------ */

@@ -43,7 +43,7 @@ static void all_reduce(cg_fn *f, nd_kernel *k, const nd_ref *x,
     const char *in = cg_pointer_to(f, x, false)->name;
     nd_len n = nd_numel_local(f->g->c, y);
     if (strcmp(in, out) != 0)
-        cg_line(f, "memcpy(%s, %s, %s);", out, in, cg_bytes(f, y));
+        cg_line(f, "ndrt_copy(r, %s, %s, %s);", out, in, cg_bytes(f, y));
     cg_line(f, "%s, %s, %s, %s, NDRT_%s%s);",
             call(f, k, "ndrt_", "all_reduce"),
             cg_group_name(f->g, op->mesh), out, cg_len(f, &n),

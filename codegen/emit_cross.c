@@ -10,7 +10,7 @@
  *
  *   static void stage2_take_forward(ndrt_rank *r)
  *   {
- *       memcpy(at(r, B_x_2), at_stage(r, 1, B_x), 16 * sizeof(float));
+ *       ndrt_copy(r, at(r, B_x_2), at_stage(r, 1, B_x), 16 * sizeof(float));
  *   }
  */
 #include "codegen.h"
@@ -59,7 +59,7 @@ static void emit_copies(cg *g, int s, const char *name, hand_over h)
     cg_start_caller(&f, g);
     for (int i = 0; i < h.n; i++) {
         int from = h.send ? s : h.peer, to = h.send ? h.peer : s;
-        cg_line(&f, "memcpy(%s, %s, %s);",
+        cg_line(&f, "ndrt_copy(r, %s, %s, %s);",
                 place_at(&f, to, to == s, h.x[i].to),
                 place_at(&f, from, from == s, h.x[i].from),
                 cg_whole_bytes(&f, h.x[i].to));

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+enum { MANY_CALLS = 16 };
+
 typedef struct dim {                 /* a run of axes taken as one */
     int first, n;                    /* in the group; n 0: length 1 */
 } dim;
@@ -20,6 +22,11 @@ typedef struct group {
     nd_axis *axis[2 * ND_MAX_RANK];
     int ext[2 * ND_MAX_RANK];
 } group;
+
+typedef struct loops {
+    int n;
+    cg_axis axis[2 * ND_MAX_RANK];
+} loops;
 
 typedef struct product {
     cg_fn *f;
@@ -119,19 +126,47 @@ static bool in_dim(dim d, int i)
     return i >= d.first && i < d.first + d.n;
 }
 
-static int open_loops(product *p, const group *g, dim d)
+static void each(product *p, const group *g, dim d, loops *out)
 {
-    int opened = 0;
     for (int i = 0; i < g->n; i++) {
         if (in_dim(d, i) || p->f->g->c->exts.v[g->ext[i]].fixed == 1)
             continue;
-        const char *v = cg_axis_var(p->f->g, g->axis[i]);
-        cg_line(p->f, "for (int64_t %s = 0; %s < %s; %s++)", v, v,
-                cg_count(p->f, g->ext[i]), v);
-        p->f->indent++;
-        opened++;
+        out->axis[out->n++] = (cg_axis){
+            g->axis[i], cg_axis_var(p->f->g, g->axis[i]), g->ext[i]};
     }
-    return opened;
+}
+
+static void open_loops(cg_fn *f, const loops *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        const char *v = l->axis[i].var;
+        cg_line(f, "for (int64_t %s = 0; %s < %s; %s++)", v, v,
+                cg_count(f, l->axis[i].ext), v);
+        f->indent++;
+    }
+}
+
+/* Are there so many calls that each thread gets its own? */
+static bool are_many(const nd_code *c, const loops *l)
+{
+    int64_t n = 1;
+    for (int i = 0; i < l->n; i++)
+        n *= c->exts.v[l->axis[i].ext].max;
+    return n >= MANY_CALLS;
+}
+
+/* The loops as one, of which this thread has a range. */
+static void open_range(cg_fn *f, const loops *l)
+{
+    const char *calls = cg_fresh(&f->names, "calls");
+    f->call = f->call ? f->call : cg_fresh(&f->names, "call");
+    const char *call = cg_counter(l->axis, l->n, f->call);
+    cg_line(f, "const ndrt_span %s = ndrt_share(r, %s, 1);", calls,
+            cg_iterations(f, l->axis, l->n));
+    cg_line(f, "for (int64_t %s = %s.from; %s < %s.to; %s++) {", call, calls,
+            call, calls, call);
+    f->indent++;
+    cg_positions(f, l->axis, l->n, call, NULL);
 }
 
 static void add_offsets(product *p, const nd_ref *r, const group *g, dim d,
@@ -186,7 +221,8 @@ static bool may_skip(const product *p)
 static void clear_result(product *p)
 {
     const char *x = cg_pointer_to(p->f, &p->c, true)->name;
-    cg_line(p->f, "memset(%s, 0, %s);", x, cg_bytes(p->f, &p->c));
+    p->f->uses_rank = true;
+    cg_line(p->f, "ndrt_clear(r, %s, %s);", x, cg_bytes(p->f, &p->c));
 }
 
 /* ---- comments ----------------------------------------------------------- */
@@ -253,21 +289,32 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     }
     int indent = f->indent;
     dim none = {0};
-    open_loops(&p, &p.batch, none);
-    open_loops(&p, &p.m, p.dm);
-    open_loops(&p, &p.n, p.dn);
-    open_loops(&p, &p.k, p.dk);
+    loops around = {0}, sums = {0};
+    each(&p, &p.batch, none, &around);
+    each(&p, &p.m, p.dm, &around);
+    each(&p, &p.n, p.dn, &around);
+    each(&p, &p.k, p.dk, &sums);
+    bool many = are_many(c, &around);
+    if (many)
+        open_range(f, &around);
+    else
+        open_loops(f, &around);
+    open_loops(f, &sums);
     nd_len m = dim_len(c, &p.m, p.dm), n = dim_len(c, &p.n, p.dn);
     nd_len s = dim_len(c, &p.k, p.dk);
     f->uses_rank = true;
     nd_dtype t = op->in[0]->type.dtype;
-    cg_line(f, "ndrt_gemm%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
-            "%s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
-            accumulate(&p, acc), cg_len(f, &m), cg_len(f, &n),
+    cg_line(f, "ndrt_gemm%s%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
+            "%s, %s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
+            many ? "_own" : "", accumulate(&p, acc), cg_len(f, &m), cg_len(f, &n),
             cg_len(f, &s), operand(&p, &p.a, false),
             dim_stride(&p, &p.a, &p.m, p.dm), dim_stride(&p, &p.a, &p.k, p.dk),
             operand(&p, &p.b, false), dim_stride(&p, &p.b, &p.k, p.dk),
             dim_stride(&p, &p.b, &p.n, p.dn), operand(&p, &p.c, true),
             dim_stride(&p, &p.c, &p.m, p.dm), dim_stride(&p, &p.c, &p.n, p.dn));
     f->indent = indent;
+    if (many) {
+        cg_line(f, "}");
+        cg_line(f, "ndrt_barrier(r);");
+    }
 }

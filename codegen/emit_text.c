@@ -341,11 +341,16 @@ const char *cg_len(cg_fn *f, const nd_len *l)
 const char *cg_bytes(cg_fn *f, const nd_ref *r)
 {
     nd_len n = nd_numel_local(f->g->c, r);
-    const char *s = cg_len(f, &n);
-    bool plain = n.k == 1 && n.n == 1;
-    if (n.n)
+    return cg_bytes_of(f, &n, r->dtype);
+}
+
+const char *cg_bytes_of(cg_fn *f, const nd_len *n, nd_dtype t)
+{
+    const char *s = cg_len(f, n);
+    bool plain = n->k == 1 && n->n == 1;
+    if (n->n)
         s = nd_fmt(f->g->a, plain ? "(size_t)%s" : "(size_t)(%s)", s);
-    return nd_fmt(f->g->a, "%s * sizeof(%s)", s, cg_ctype(r->dtype));
+    return nd_fmt(f->g->a, "%s * sizeof(%s)", s, cg_ctype(t));
 }
 
 /* x * l, or NULL if that is 0. */

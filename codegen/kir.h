@@ -128,6 +128,15 @@ typedef struct kir_clear {           /* before all rows: of a reduction */
     nd_len n;
 } kir_clear;
 
+/* What is summed in parts of the rows, NDRT_PARTS of them: while rows run, the
+ * part's sum stands for the parameter. */
+typedef struct kir_part {
+    int param;
+    nd_len n;                        /* elements */
+    int64_t at;                      /* floats of scratch in front of it */
+    bool acc;                        /* added to what is there */
+} kir_part;
+
 /* Instructions [row, body) in the row, [body, after) in loops over the inner
  * axes, [after, end) in the row again. */
 typedef struct kir_pass {
@@ -147,7 +156,9 @@ typedef struct kir_kernel {
     kir_loop loop[2 * ND_MAX_RANK];
     ND_VEC(kir_param) params;
     ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
+    nd_share share;                  /* who runs which iterations */
     ND_VEC(kir_clear) clears;
+    ND_VEC(kir_part) parts;
     ND_VEC(kir_fold) folds;
     ND_VEC(kir_kept) kept;
     ND_VEC(kir_pass) passes;

@@ -297,15 +297,6 @@ static void find_needs(build *b)
 
 /* ---- adding to memory --------------------------------------------------- */
 
-static nd_ref target_of(build *b, const nd_op *op)
-{
-    nd_ref r;
-    if (op->kind == OP_ACCUM)
-        return nd_grad_ref(b->c, op);
-    nd_dest_of(b->c, op->out[0], &r);
-    return r;
-}
-
 static int reduction_of(const nd_op *op)
 {
     return op->kind == OP_REDUCE ? op->sub : RED_SUM;
@@ -330,7 +321,7 @@ static bool by_rows(const build *b, const nd_node *n)
 static void add_to_memory(build *b, const nd_node *n, int v)
 {
     nd_op *op = n->op;
-    nd_ref r = target_of(b, op);
+    nd_ref r = nd_add_ref(b->c, op);
     kir_inst x = {.op = KIR_ADD, .type = r.dtype, .sub = reduction_of(op),
                   .nin = 1, .in = {v}};
     kir_term as = plain;
@@ -343,17 +334,27 @@ static void add_to_memory(build *b, const nd_node *n, int v)
     put(b, x);
 }
 
-/* Results that the nest adds up in memory begin at the identity. */
-static void clear_targets(build *b)
+/* What is added up in memory begins at the identity, or in parts of the rows.
+ */
+static void start_sums(build *b)
 {
     for (int i = 0; i < b->k->nodes.n; i++) {
         const nd_node *n = &b->k->nodes.v[i];
-        if (!n->add || !n->stored)
+        if (!n->add || !n->stored || n->in_parts)
             continue;
-        nd_ref r = target_of(b, n->op);
+        nd_ref r = nd_add_ref(b->c, n->op);
         kir_clear x = {param_of(b, &r, true), reduction_of(n->op),
                        nd_numel_local(b->c, &r)};
         ND_PUSH(b->g->a, &b->out->clears, x);
+    }
+    for (int i = 0; i < b->k->nodes.n; i++) {
+        const nd_node *n = &b->k->nodes.v[i];
+        if (!n->in_parts)
+            continue;
+        nd_ref r = nd_add_ref(b->c, n->op);
+        kir_part x = {param_of(b, &r, true), nd_part_len(b->c, &r), n->part_at,
+                      !n->stored};
+        ND_PUSH(b->g->a, &b->out->parts, x);
     }
 }
 
@@ -529,6 +530,7 @@ static void set_loops(build *b)
     kir_kernel *out = b->out;
     out->nloops = k->nouter + k->ninner;
     out->ninner = k->ninner;
+    out->share = k->share;
     out->backwards = k->nodes.v[0].scan && k->nodes.v[0].op->reverse;
     for (int i = 0; i < out->nloops; i++) {
         bool in = i >= k->nouter;
@@ -563,7 +565,7 @@ kir_kernel *kir_build(cg *g, nd_kernel *k)
     build b;
     set_up(&b, g, k);
     set_loops(&b);
-    clear_targets(&b);
+    start_sums(&b);
     one_row(&b);
     find_iters(&b);
     return b.out;

@@ -123,24 +123,13 @@ static void print_insts(kir_c *p, int from, int to)
 
 /* ---- folds -------------------------------------------------------------- */
 
-static const char *identity(kir_c *p, int red, nd_dtype t)
-{
-    if (red == RED_SUM)
-        return cg_number(p->f.g->a, t, 0);
-    if (nd_is_float(t))
-        return red == RED_MAX ? "-INFINITY" : "INFINITY";
-    if (t == ND_I64)
-        return red == RED_MAX ? "INT64_MIN" : "INT64_MAX";
-    return red == RED_MAX ? "INT32_MIN" : "INT32_MAX";
-}
-
 static void start_folds(kir_c *p, int pass)
 {
     for (int i = 0; i < p->k->folds.n; i++) {
         const kir_fold *f = &p->k->folds.v[i];
         if (f->pass != pass)
             continue;
-        const char *none = identity(p, f->red, f->type);
+        const char *none = kir_c_identity(p->f.g->a, f->red, f->type);
         p->fold[i] = cg_fresh(&p->f.names, cg_local_word(f->value));
         if (f->scan) {
             cg_line(&p->f, "%s %s = %s;", cg_ctype(f->type), p->fold[i], none);
@@ -181,17 +170,20 @@ static bool has_lanes(const kir_kernel *k, int pass)
 
 /* ---- loops -------------------------------------------------------------- */
 
-static void open_loop(kir_c *p, int i, bool brace)
+/* A loop of the pass; the innermost may be shared out. */
+static void open_inner(kir_c *p, int i, bool brace)
 {
     cg_fn *f = &p->f;
-    const char *var = p->var[i], *n = cg_count(f, p->k->loop[i].ext);
-    const char *end = brace ? " {" : "";
-    if (p->k->loop[i].inner && p->k->backwards)
-        cg_line(f, "for (int64_t %s = %s - 1; %s >= 0; %s--)%s", var, n, var,
-                var, end);
+    const char *v = p->var[i], *n = cg_count(f, p->k->loop[i].ext);
+    const char *open = brace ? " {" : "";
+    if (p->k->backwards)
+        cg_line(f, "for (int64_t %s = %s - 1; %s >= 0; %s--)%s", v, n, v, v,
+                open);
+    else if (p->columns && i == p->k->nloops - 1)
+        cg_line(f, "for (int64_t %s = %s.from; %s < %s.to; %s++)%s", v,
+                p->columns, v, p->columns, v, open);
     else
-        cg_line(f, "for (int64_t %s = 0; %s < %s; %s++)%s", var, var, n, var,
-                end);
+        cg_line(f, "for (int64_t %s = 0; %s < %s; %s++)%s", v, v, n, v, open);
     f->indent++;
 }
 
@@ -285,13 +277,13 @@ static void inner_loops(kir_c *p, int pass)
     nd_put(&f->b, before.s ? before.s : "");
     bool brace = at || lines_in(&body) > 1;
     for (int i = first; i < last; i++)
-        open_loop(p, i, false);
+        open_inner(p, i, false);
     if (at) {
         open_lanes(p, s->serial);
     } else {
         if (!s->serial)
             nd_put(&f->b, "#pragma omp simd\n");
-        open_loop(p, last, brace);
+        open_inner(p, last, brace);
     }
     nd_put(&f->b, body.s ? body.s : "");
     f->indent--;
@@ -317,26 +309,6 @@ static void one_row(kir_c *p)
     }
 }
 
-/* What is added up in memory begins at the identity. */
-static void clear_targets(kir_c *p)
-{
-    cg_fn *f = &p->f;
-    for (int i = 0; i < p->k->clears.n; i++) {
-        const kir_clear *x = &p->k->clears.v[i];
-        const kir_param *to = &p->k->params.v[x->param];
-        const char *name = cg_pointer_at(f, &to->to, true)->name;
-        const char *zero = identity(p, x->red, to->to.dtype);
-        if (x->n.k == 1 && !x->n.n) {
-            cg_line(f, "%s[0] = %s;", name, zero);
-            continue;
-        }
-        const char *v = cg_fresh(&f->names, "k");
-        cg_line(f, "for (int64_t %s = 0; %s < %s; %s++)", v, v,
-                cg_len(f, &x->n), v);
-        cg_line(f, "    %s[%s] = %s;", name, v, zero);
-    }
-}
-
 static void declare_scratch(kir_c *p)
 {
     const kir_kernel *k = p->k;
@@ -356,38 +328,37 @@ static void declare_rows(kir_c *p)
         const cg_pointer *x = &p->f.ptrs.v[i];
         if (x->row)
             cg_line(&p->f, "%s%s *%s = %s + %s;", x->written ? "" : "const ",
-                    cg_ctype(x->to.dtype), x->row, x->name, x->row_at);
+                    cg_ctype(x->to.dtype), x->row, x->part ? x->part : x->name,
+                    x->row_at);
     }
 }
 
-/* Outer axes of one position need no loop: their variable is 0. */
-static int open_outer(kir_c *p)
+static nd_buf cut_off(kir_c *p)
 {
-    int loops = 0, opened = 0, outer = p->k->nloops - p->k->ninner;
-    for (int i = 0; i < outer; i++)
-        loops += !p->k->loop[i].once;
-    for (int i = 0; i < outer; i++)
-        if (!p->k->loop[i].once)
-            open_loop(p, i, ++opened == loops);
-    return loops;
+    nd_buf b = p->f.b;
+    p->f.b = (nd_buf){.arena = p->f.g->a};
+    return b;
 }
 
+/* What a row needs, and which axes it names, shows when it is written. */
 static void print_nest(kir_c *p)
 {
-    cg_fn *f = &p->f;
-    clear_targets(p);
-    int loops = open_outer(p);
-    nd_buf before = f->b;
-    f->b = (nd_buf){.arena = f->g->a};
+    kir_around s = {0};
+    kir_c_open_share(p, &s);
+    nd_buf around = cut_off(p);
+    kir_c_open_loops(p, &s);
+    nd_buf loops = cut_off(p);
     one_row(p);
-    nd_buf rows = f->b;
-    f->b = before;
+    nd_buf row = cut_off(p);
+    p->f.b = loops;
     declare_scratch(p);
     declare_rows(p);
-    nd_put(&f->b, rows.s ? rows.s : "");
-    f->indent = 1;
-    if (loops)
-        nd_putf(&f->b, "%*s}\n", 4 * loops, "");
+    nd_put(&p->f.b, row.s ? row.s : "");
+    nd_buf inside = cut_off(p);
+    p->f.b = around;
+    kir_c_share_axes(p, &s, inside.s);
+    nd_put(&p->f.b, inside.s ? inside.s : "");
+    kir_c_close_share(p, &s);
 }
 
 /* ---- the function ------------------------------------------------------- */
@@ -422,7 +393,7 @@ static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)
     nd_putf(&s, "static void %s(", k->name);
     const char *sep = "";
     if (k->needs_rank) {
-        nd_put(&s, "const ndrt_rank *r");
+        nd_put(&s, "ndrt_rank *r");
         sep = ", ";
     }
     cg_fn names = {.g = g};

@@ -30,10 +30,32 @@ typedef struct kir_c {               /* a kernel under print */
     const char *at;                  /* where the lanes are: "kv_at" */
     bool uses_last;                  /* the innermost loop's variable */
     bool rows;                       /* use row pointers */
+    const char *columns;             /* this thread's range of the innermost
+                                        axis, or NULL: all */
     nd_buf *before;                  /* in a pass: text in front of its loops */
     int base;                        /* ... and its indentation */
     ND_VEC(kir_hoisted) hoisted;
 } kir_c;
+
+/* ---- kir_c_share.c ------------------------------------------------------- */
+
+typedef struct kir_around {          /* what stands around a row */
+    cg_axis axis[ND_MAX_RANK];       /* the outer loops */
+    int n;
+    const char *row;                 /* the loop over this thread's rows: its
+                                        variable, or NULL, */
+    int inside;                      /* and the indentation in there */
+    int braces, brace[ND_MAX_RANK + 2];      /* to close: their indentations */
+} kir_around;
+
+/* Opens what shares out: of rows, the loop over this thread's. Then the loops
+ * inside; and, in front of them, where such a row stands on the axes that the
+ * text mentions. */
+void kir_c_open_share(kir_c *p, kir_around *s);
+void kir_c_open_loops(kir_c *p, kir_around *s);
+void kir_c_share_axes(kir_c *p, kir_around *s, const char *text);
+/* Closes all that, and adds up parts. All threads are there afterwards. */
+void kir_c_close_share(kir_c *p, kir_around *s);
 
 /* ---- kir_c_expr.c -------------------------------------------------------- */
 
@@ -43,6 +65,7 @@ const char *kir_c_element(kir_c *p, const kir_place *at, bool write);
 const char *kir_c_kept(kir_c *p, int kept);      /* "e_kept[kv]" */
 const char *kir_c_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                           const char *y);        /* x (+, max, min) y */
+const char *kir_c_identity(nd_arena *a, int red, nd_dtype t);
 /* A line in front of the loops of the pass, if it is in one. */
 void kir_c_before(kir_c *p, const char *text);
 

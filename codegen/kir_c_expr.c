@@ -68,7 +68,7 @@ const char *kir_c_element(kir_c *p, const kir_place *at, bool write)
             return nd_fmt(a, "%s[%s]", to->row, inner);
     }
     const char *s = cg_sum(a, outer, inner);
-    return nd_fmt(a, "%s[%s]", to->name, s ? s : "0");
+    return nd_fmt(a, "%s[%s]", to->part ? to->part : to->name, s ? s : "0");
 }
 
 void kir_c_before(kir_c *p, const char *text)
@@ -241,6 +241,17 @@ const char *kir_c_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                     arg);
     return fill(a, red == RED_MAX ? "$0 > $1 ? $0 : $1" : "$0 < $1 ? $0 : $1",
                 arg);
+}
+
+const char *kir_c_identity(nd_arena *a, int red, nd_dtype t)
+{
+    if (red == RED_SUM)
+        return cg_number(a, t, 0);
+    if (nd_is_float(t))
+        return red == RED_MAX ? "-INFINITY" : "INFINITY";
+    if (t == ND_I64)
+        return red == RED_MAX ? "INT64_MIN" : "INT64_MAX";
+    return red == RED_MAX ? "INT32_MIN" : "INT32_MAX";
 }
 
 /* What an operator binds as, and what its operands must bind as so that they

@@ -200,7 +200,8 @@ static int reduced(nd_code *c, const nd_op *op, int *over)
 }
 
 /* Decides how a reduce joins: as a fold over the inner axes, or adding to
- * memory. False if it can do neither here. */
+ * memory. A sum over all axes adds up rows, which can be shared out. False if it
+ * can do neither here. */
 static bool fit_reduce(nd_code *c, nd_kernel *k, nd_node *n)
 {
     int over[ND_MAX_RANK], m = reduced(c, n->op, over);
@@ -209,12 +210,13 @@ static bool fit_reduce(nd_code *c, nd_kernel *k, nd_node *n)
         return true;
     }
     if (!k->split) {
-        if (has(over, m, k->outer[k->nouter - 1])) {
+        int last = k->outer[k->nouter - 1];
+        n->fold = has(over, m, last) && (m == 1 || m < k->nouter);
+        n->add = !n->fold;
+        if (n->fold)
             split(k, over, m);
-            n->fold = true;
-        } else {
-            n->add = true;
-        }
+        else if (has(over, m, last))
+            split(k, &last, 1);
         return true;
     }
     if (same_set(over, m, k->inner, k->ninner))
@@ -458,4 +460,5 @@ void nd_loop_finish(nd_code *c, nd_kernel *k)
                 (n->stored || n->fold || n->add || n->keep))
                 nd_leaves(c, n->op, keep_leaf, &t);
         }
+    nd_share_out(c, k);
 }

@@ -122,8 +122,11 @@ static size_t travel_bytes(nd_code *c, const nd_op *op)
            (size_t)(rows * len) * nd_dtype_size(op->in[0]->type.dtype) + 640;
 }
 
-size_t nd_scratch_bytes(nd_code *c, const nd_op *op)
+size_t nd_scratch_bytes(nd_code *c, const nd_kernel *k)
 {
+    const nd_op *op = k->nodes.v[0].op;
+    if (k->kind == K_LOOP)
+        return k->share.bytes;
     switch (op->kind) {
     case OP_GROUPED:
     case OP_GROUPED_SUM:

@@ -406,8 +406,7 @@ static size_t scratch_of(nd_code *c, const nd_kernels *list)
     size_t most = 0;
     for (int i = 0; i < list->v.n; i++) {
         const nd_kernel *k = list->v.v[i];
-        size_t n = k->body ? scratch_of(c, k->body)
-                           : nd_scratch_bytes(c, k->nodes.v[0].op);
+        size_t n = k->body ? scratch_of(c, k->body) : nd_scratch_bytes(c, k);
         most = n > most ? n : most;
     }
     return up64(most);

@@ -297,7 +297,29 @@ typedef struct nd_node {
     bool scan;                       /* a running sum along the inner axis */
     bool add;                        /* adds to memory: reduce over outer axes,
                                         scatter_add, accumulate */
+    bool in_parts;                   /* it adds up parts of the rows first */
+    int64_t part_at;                 /* floats of scratch in front of those */
 } nd_node;
+
+/* How the threads of a rank share out a loop nest; see share.c. */
+typedef enum {
+    SHARE_NOT,                       /* who calls it runs all of it */
+    SHARE_ONE,                       /* the first thread does */
+    SHARE_ROWS,                      /* ranges of the first outer axes */
+    SHARE_COLUMNS                    /* ranges of the innermost axis */
+} nd_share_kind;
+
+enum { ND_PARTS = 16 };              /* NDRT_PARTS of runtime/ndrt.h */
+
+typedef struct nd_share {
+    nd_share_kind kind;
+    int n;                           /* of rows: how many outer axes are one
+                                        range */
+    bool parts;                      /* it is cut in ND_PARTS parts, and those
+                                        are shared out, */
+    int grain;                       /* so many of them at a time */
+    size_t bytes;                    /* scratch for the parts' sums */
+} nd_share;
 
 /* Outer axes, then `npasses` passes over the inner axes. */
 typedef struct nd_kernel {
@@ -313,6 +335,7 @@ typedef struct nd_kernel {
     nd_axis *outer_axis[ND_MAX_RANK], *inner_axis[ND_MAX_RANK];
     bool split;                      /* while fusing: inner is decided */
     int npasses;
+    nd_share share;                  /* K_LOOP */
     struct nd_kernels *body;         /* K_REPEAT */
     struct nd_flight *flight;        /* of a K_COMM that others run beside */
     int early;                       /* K_REPEAT: what its first iteration
@@ -491,7 +514,7 @@ int nd_travel_axes(const nd_op *op, nd_axis **axes);
 bool nd_travel_nests(nd_code *c, const nd_op *op, const nd_ref *r);
 /* Bytes that one run of a kernel needs aside, as runtime/experts.c and travel.c
  * lay it out. */
-size_t nd_scratch_bytes(nd_code *c, const nd_op *op);
+size_t nd_scratch_bytes(nd_code *c, const nd_kernel *k);
 
 void nd_number(nd_code *c);          /* fresh info for every value */
 void nd_insert_copies(nd_code *c);
@@ -519,6 +542,15 @@ bool nd_loop_absorb(nd_code *c, nd_kernel *late, const nd_kernel *early);
 bool nd_loop_reads(nd_code *c, nd_kernel *k, nd_value *v);
 void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
+
+/* ---- share.c ------------------------------------------------------------- */
+
+/* Decides, and puts the outer axes in the order that it wants. */
+void nd_share_out(nd_code *c, nd_kernel *k);
+/* Where a node that adds to memory does. */
+nd_ref nd_add_ref(nd_code *c, const nd_op *op);
+/* The elements of a part's sum, which lie as they do there. */
+nd_len nd_part_len(nd_code *c, const nd_ref *to);
 
 /* ---- touches.c: which memory a kernel reads and writes ------------------- */
 

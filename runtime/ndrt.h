@@ -292,6 +292,19 @@ void ndrt_barrier(ndrt_rank *r);
 void ndrt_copy(ndrt_rank *r, void *to, const void *from, size_t bytes);
 void ndrt_clear(ndrt_rank *r, void *x, size_t bytes);
 
+/* Long sums over rows are made in NDRT_PARTS parts of the rows, each by one
+ * thread; then the parts are added up in order. So it does not matter how many
+ * threads there are. */
+enum { NDRT_PARTS = 16 };
+/* The rows of a part of [0, n). */
+ndrt_span ndrt_rows_of(int64_t part, int64_t n);
+/* n zeros for the sums of a part. Where the parts of these sums lie is `at`
+ * floats into the device's scratch. */
+float *ndrt_new_part(const ndrt_rank *r, int64_t at, int64_t part, int64_t n);
+/* x[n] (+)= what the parts hold; shared out, without a barrier. acc: add to
+ * x. */
+void ndrt_add_parts(ndrt_rank *r, bool acc, float *x, int64_t at, int64_t n);
+
 /* ---- what generated code calls ---------------------------------------- */
 
 /* C[m,n] (+)= A[m,k] B[k,n]; element (i,j) of X lies at x + i*x_r + j*x_c.
