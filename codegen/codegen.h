@@ -88,6 +88,7 @@ typedef struct cg_kernel {           /* an emitted loop kernel */
     ND_VEC(cg_pointer) ptrs;         /* in the order of the parameters */
     bool needs_rank;
     ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
+    struct kir_kernel *ir;
     struct cg_kernel *other;         /* with the same first op */
 } cg_kernel;
 
@@ -118,6 +119,8 @@ typedef struct cg {
     nd_table aheads;                 /* nd_flight -> cg_body */
     cg_names ext_vars;               /* n_batch, o_batch: see cg_declare */
     nd_table kernels;                /* first op -> cg_kernel */
+    bool llvm;                       /* LLVM makes kernels: */
+    ND_VEC(cg_kernel *) by_llvm;     /* these, the C file declares them */
     nd_table bodies;                 /* nd_kernels -> cg_body */
     bool *buffer_used;               /* by mark */
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */

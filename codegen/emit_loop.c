@@ -12,6 +12,15 @@ static bool same_kernel(const nd_kernel *a, const nd_kernel *b)
     return true;
 }
 
+/* Normal numbers come from libm, in double: the C compiler's. */
+static bool is_for_llvm(const kir_kernel *k)
+{
+    for (int i = 0; i < k->inst.n; i++)
+        if (k->inst.v[i].op == KIR_NORMAL)
+            return false;
+    return true;
+}
+
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
 {
     /* Stages share kernels; within one, each is called in one place. */
@@ -27,12 +36,16 @@ cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
     out->name = nd_fmt(g->a, "%s_%s", base, phase[k->phase]);
     out->other = first;
     nd_table_put(&g->kernels, key, out);
-    kir_kernel *ir = kir_build(g, k);
-    const char *wrong = kir_check(g, ir);
-    if (wrong)
+    out->ir = kir_build(g, k);
+    const char *wrong = kir_check(g, out->ir);
+    if (wrong) {
         nd_error(g->m->ctx, k->loc, "internal error: kernel '%s': %s",
                  out->name, wrong);
-    else
-        kir_print_c(g, ir, out);
+        return out;
+    }
+    bool llvm = g->llvm && is_for_llvm(out->ir);
+    kir_print_c(g, out->ir, out, llvm);
+    if (llvm)
+        ND_PUSH(g->a, &g->by_llvm, out);
     return out;
 }

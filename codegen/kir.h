@@ -176,11 +176,19 @@ kir_kernel *kir_build_scalar(cg *g, const nd_value *v, int *at);
 /* What is wrong with it, or NULL. */
 const char *kir_check(cg *g, const kir_kernel *k);
 
+/* ---- kir_text.c: what instructions compute, as C over $0, $1, $2 --------- */
+
+const char *kir_map_text(const kir_inst *x);
+const char *kir_cast_text(nd_arena *a, nd_dtype from, nd_dtype to);
+const char *kir_combine_text(int red, nd_dtype t);   /* $0 (+, max, min) $1 */
+const char *kir_identity_text(nd_arena *a, int red, nd_dtype t);
+
 /* ---- kir_c.c ------------------------------------------------------------- */
 
-/* The function, with its comment, in g->out; `out`, which has the name
- * that it would like, learns how to call it. */
-void kir_print_c(cg *g, kir_kernel *k, cg_kernel *out);
+/* The function, with its comment, in g->out; or, if it is not made of C, its
+ * declaration. `out`, which has the name that it would like, learns how to call
+ * it. */
+void kir_print_c(cg *g, kir_kernel *k, cg_kernel *out, bool declare);
 /* An instruction of kir_build_scalar as an expression. */
 const char *kir_scalar_c(cg_fn *f, kir_kernel *k, int at);
 

@@ -129,7 +129,7 @@ static void start_folds(kir_c *p, int pass)
         const kir_fold *f = &p->k->folds.v[i];
         if (f->pass != pass)
             continue;
-        const char *none = kir_c_identity(p->f.g->a, f->red, f->type);
+        const char *none = kir_identity_text(p->f.g->a, f->red, f->type);
         p->fold[i] = cg_fresh(&p->f.names, cg_local_word(f->value));
         if (f->scan) {
             cg_line(&p->f, "%s %s = %s;", cg_ctype(f->type), p->fold[i], none);
@@ -387,10 +387,10 @@ static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
     nd_put(b, " */\n");
 }
 
-static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)
+static void put_signature(cg *g, nd_buf *b, const cg_kernel *k, bool declare)
 {
     nd_buf s = {.arena = g->a};
-    nd_putf(&s, "static void %s(", k->name);
+    nd_putf(&s, "%svoid %s(", declare ? "" : "static ", k->name);
     const char *sep = "";
     if (k->needs_rank) {
         nd_put(&s, "ndrt_rank *r");
@@ -403,7 +403,7 @@ static void put_signature(cg *g, nd_buf *b, const cg_kernel *k)
         nd_putf(&s, "%s%s%s *restrict %s", sep,
                 k->ptrs.v[i].written ? "" : "const ",
                 cg_ctype(k->ptrs.v[i].to.dtype), k->ptrs.v[i].name);
-    nd_put(&s, ")");
+    nd_put(&s, declare ? ");" : ")");
     cg_fold(b, 0, s.s);
 }
 
@@ -431,7 +431,7 @@ static void set_up(kir_c *p, cg *g, kir_kernel *k)
                         ? "0" : cg_fresh(&p->f.names, k->loop[i].axis->name);
 }
 
-void kir_print_c(cg *g, kir_kernel *k, cg_kernel *out)
+void kir_print_c(cg *g, kir_kernel *k, cg_kernel *out, bool declare)
 {
     kir_c p;
     set_up(&p, g, k);
@@ -443,7 +443,11 @@ void kir_print_c(cg *g, kir_kernel *k, cg_kernel *out)
     for (int i = 0; i < k->iters.n; i++)
         ND_PUSH(g->a, &out->iters, k->iters.v[i]);
     put_comment(g, g->out, out);
-    put_signature(g, g->out, out);
+    put_signature(g, g->out, out, declare);
+    if (declare) {
+        nd_put(g->out, "\n");
+        return;
+    }
     nd_put(g->out, "{\n");
     cg_declare(&p.f, g->out);
     nd_put(g->out, p.f.b.s ? p.f.b.s : "");

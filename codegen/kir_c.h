@@ -65,7 +65,6 @@ const char *kir_c_element(kir_c *p, const kir_place *at, bool write);
 const char *kir_c_kept(kir_c *p, int kept);      /* "e_kept[kv]" */
 const char *kir_c_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                           const char *y);        /* x (+, max, min) y */
-const char *kir_c_identity(nd_arena *a, int red, nd_dtype t);
 /* A line in front of the loops of the pass, if it is in one. */
 void kir_c_before(kir_c *p, const char *text);
 

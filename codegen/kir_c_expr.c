@@ -234,24 +234,7 @@ const char *kir_c_combine(nd_arena *a, int red, nd_dtype t, const char *x,
                           const char *y)
 {
     const char *arg[2] = {x, y};
-    if (red == RED_SUM)
-        return nd_fmt(a, "%s + %s", x, y);
-    if (nd_is_float(t))
-        return fill(a, red == RED_MAX ? "nd_max($0, $1)" : "nd_min($0, $1)",
-                    arg);
-    return fill(a, red == RED_MAX ? "$0 > $1 ? $0 : $1" : "$0 < $1 ? $0 : $1",
-                arg);
-}
-
-const char *kir_c_identity(nd_arena *a, int red, nd_dtype t)
-{
-    if (red == RED_SUM)
-        return cg_number(a, t, 0);
-    if (nd_is_float(t))
-        return red == RED_MAX ? "-INFINITY" : "INFINITY";
-    if (t == ND_I64)
-        return red == RED_MAX ? "INT64_MIN" : "INT64_MAX";
-    return red == RED_MAX ? "INT32_MIN" : "INT32_MAX";
+    return fill(a, kir_combine_text(red, t), arg);
 }
 
 /* What an operator binds as, and what its operands must bind as so that they
@@ -286,19 +269,10 @@ static binding binding_of(int ew, const char *c)
 static cg_expr map_value(kir_c *p, const kir_inst *x)
 {
     nd_arena *a = p->f.g->a;
-    const char *t = nd_ews[x->sub].c, *arg[3];
+    const char *t = kir_map_text(x), *arg[3];
     binding b = binding_of(x->sub, t);
-    if (x->type == ND_I64 && (x->sub == EW_IDIV || x->sub == EW_MOD))
-        t = x->sub == EW_IDIV ? "nd_floordiv64($0, $1)"
-                              : "nd_floormod64($0, $1)";
-    if (!nd_is_float(x->type) && x->sub == EW_ABS) {
-        t = "$0 < 0 ? -$0 : $0";
-        b = (binding){CG_TERNARY, CG_PRIMARY, CG_PRIMARY};
-    }
-    if (!nd_is_float(x->type) && (x->sub == EW_MIN || x->sub == EW_MAX)) {
-        t = x->sub == EW_MIN ? "$0 < $1 ? $0 : $1" : "$0 > $1 ? $0 : $1";
-        b = (binding){CG_TERNARY, CG_SUM, CG_SUM};
-    }
+    if (strchr(t, '?') && x->sub != EW_WHERE)
+        b = (binding){CG_TERNARY, CG_PRIMARY, CG_SUM};
     for (int i = 0; i < x->nin; i++) {
         arg[i] = paren(a, p->text[x->in[i]], i ? b.right : b.left);
         if (b.result == CG_UNARY && arg[i][0] == '-')
@@ -307,28 +281,15 @@ static cg_expr map_value(kir_c *p, const kir_inst *x)
     return (cg_expr){fill(a, t, arg), b.result};
 }
 
-/* bf16 and f16 are bits: through a float both ways. */
 static cg_expr cast_value(kir_c *p, const kir_inst *x)
 {
     nd_arena *a = p->f.g->a;
-    cg_expr v = p->text[x->in[0]];
-    nd_dtype from = p->k->inst.v[x->in[0]].type, to = x->type;
-    if (nd_is_narrow(from)) {
-        v = (cg_expr){nd_fmt(a, "nd_from_%s(%s)", nd_dtype_name(from), v.s),
-                      CG_PRIMARY};
-        if (to == ND_F32)
-            return v;
-    }
-    if (nd_is_narrow(to))
-        return (cg_expr){nd_fmt(a, "nd_to_%s(%s)", nd_dtype_name(to), v.s),
-                         CG_PRIMARY};
-    if (to == ND_BOOL)
-        return (cg_expr){nd_fmt(a, "%s != 0", paren(a, v, CG_SUM)), CG_COMPARE};
-    if (!nd_is_float(to) && nd_is_float(from))
-        return (cg_expr){nd_fmt(a, "nd_to_%s(%s)", nd_dtype_name(to), v.s),
-                         CG_PRIMARY};
-    return (cg_expr){nd_fmt(a, "(%s)%s", cg_ctype(to), paren(a, v, CG_UNARY)),
-                     CG_UNARY};
+    const char *t = kir_cast_text(a, p->k->inst.v[x->in[0]].type, x->type);
+    int need = t[0] == '(' ? CG_UNARY : t[0] == '$' ? CG_SUM : CG_TERNARY;
+    const char *v = paren(a, p->text[x->in[0]], need);
+    int tight = x->type == ND_BOOL ? CG_COMPARE
+                : t[0] == '(' ? CG_UNARY : CG_PRIMARY;
+    return (cg_expr){fill(a, t, &v), tight};
 }
 
 cg_expr kir_c_value(kir_c *p, const kir_inst *x)

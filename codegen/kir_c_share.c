@@ -25,7 +25,7 @@ static void clear_target(kir_c *p, const kir_clear *x)
     cg_fn *f = &p->f;
     const cg_target *to = &p->k->params.v[x->param].to;
     const char *name = cg_pointer_at(f, to, true)->name;
-    const char *zero = kir_c_identity(f->g->a, x->red, to->dtype);
+    const char *zero = kir_identity_text(f->g->a, x->red, to->dtype);
     const char *n = cg_len(f, &x->n);
     nd_share_kind kind = p->k->share.kind;
     bool shared = kind == SHARE_ROWS || kind == SHARE_COLUMNS;
