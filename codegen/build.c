@@ -43,6 +43,14 @@
 #define NDC_LINK_FLAGS "-ldnnl -ljansson -lz -lpthread -ldl -lm"
 #endif
 
+/* Where there are vectors of 512 bits, all of them: some compilers would use
+ * half for processors that once slowed down. */
+#ifdef __x86_64__
+#define WIDE "-mprefer-vector-width=512 "
+#else
+#define WIDE ""
+#endif
+
 extern char **environ;
 
 enum { EXIT_INPUT = 1, EXIT_INTERNAL = 3 };
@@ -83,12 +91,12 @@ static bool write_file(nd_ctx *ctx, const char *path, const char *text)
 }
 
 /* The exit status, or -1 if the program cannot be started. */
-static int run(command *c)
+static int run(command *c, const posix_spawn_file_actions_t *files)
 {
     pid_t pid;
     int status;
     ND_PUSH(c->a, &c->v, NULL);
-    int e = posix_spawnp(&pid, c->v.v[0], NULL, NULL, c->v.v, environ);
+    int e = posix_spawnp(&pid, c->v.v[0], files, NULL, c->v.v, environ);
     if (e) {
         errno = e;
         return -1;
@@ -129,15 +137,41 @@ static void runtime(command *c, const char *include, const char *c_path,
     arg(c, lib);
 }
 
-static command compile_command(nd_ctx *ctx, const char *c_path,
-                               const char *out)
+static command compiler(nd_ctx *ctx, const char *cpu)
 {
     command c = {.a = ctx->arena};
-    const char *cc = getenv("CC"), *flags = getenv("NDC_CFLAGS");
-    const char *root = getenv("NDC_RUNTIME");
-    const char *prefix = root && *root ? NULL : installed(c.a);
+    const char *cc = getenv("CC");
     args(&c, cc && *cc ? cc : NDC_CC);
-    args(&c, "-std=c11 -O3 -march=native -fopenmp-simd -fwrapv -fno-math-errno "
+    arg(&c, nd_fmt(c.a, "-march=%s", cpu ? cpu : "native"));
+    return c;
+}
+
+bool cg_knows_cpu(nd_ctx *ctx, const char *cpu)
+{
+    command c = compiler(ctx, cpu);
+    posix_spawn_file_actions_t quiet;
+    args(&c, "-E -x c /dev/null -o /dev/null");
+    posix_spawn_file_actions_init(&quiet);
+    posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
+    int status = run(&c, &quiet);
+    posix_spawn_file_actions_destroy(&quiet);
+    if (status < 0)
+        nd_error(ctx, nd_nowhere, "cannot run the C compiler `%s`: %s",
+                 c.v.v[0], strerror(errno));
+    else if (status)
+        nd_error(ctx, nd_nowhere, "--cpu=%s: the C compiler `%s` knows no such "
+                 "processor; native, x86-64-v2, x86-64-v3, x86-64-v4 and all "
+                 "others of its -march are names", cpu, c.v.v[0]);
+    return status == 0;
+}
+
+static command compile_command(nd_ctx *ctx, const char *c_path,
+                               const char *out, const char *cpu)
+{
+    command c = compiler(ctx, cpu);
+    const char *flags = getenv("NDC_CFLAGS"), *root = getenv("NDC_RUNTIME");
+    const char *prefix = root && *root ? NULL : installed(c.a);
+    args(&c, "-std=c11 -O3 " WIDE "-fopenmp-simd -fwrapv -fno-math-errno "
              "-fno-trapping-math -ffp-contract=off");
     args(&c, NDC_CFLAGS);
     args(&c, flags ? flags : "");
@@ -158,7 +192,8 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
     return c;
 }
 
-int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path)
+int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
+             const char *cpu)
 {
     if (out_path[0] == '-')          /* not an option of the C compiler */
         out_path = nd_fmt(ctx->arena, "./%s", out_path);
@@ -173,8 +208,8 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path)
         return EXIT_INPUT;
     }
     close(fd);
-    command c = compile_command(ctx, c_path, half);
-    int status = run(&c);
+    command c = compile_command(ctx, c_path, half, cpu);
+    int status = run(&c, NULL);
     if (status != 0) {
         unlink(half);
         if (status < 0)

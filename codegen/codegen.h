@@ -18,8 +18,12 @@ bool cg_emit_c(nd_module *m, nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
-/* 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
-int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path);
+/* For which processor: a name that the C compiler's -march knows, or NULL for
+ * this one. 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
+int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
+             const char *cpu);
+/* Does the C compiler know it? If not, after an error. */
+bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
 
 /* ---- report.c: words for people ------------------------------------------ */
 

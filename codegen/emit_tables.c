@@ -398,7 +398,7 @@ static void emit_program(cg *g, nd_buf *b)
     for (int i = 0; i < g->c->exts.n; i++)
         used += g->ext_used[i];
     nd_putf(b, "static const ndrt_program program = {\n    .name = %s,\n"
-               "    .source = %s,\n",
+               "    .source = %s,\n    .cpu = NDRT_CPU,\n",
             cg_text_of(g, g->m->name), cg_text_of(g, source_name(g)));
     if (real_axes)
         nd_putf(b, "    .nmesh = %d,\n    .mesh_name = mesh_name,\n"

@@ -41,6 +41,9 @@ static const char help[] =
     "                       plan      memory, communication, bubble\n"
     "                       comm      every collective: bytes, calls, time\n"
     "  --until=PASS       with --emit=ir: the graph after that pass\n"
+    "  --cpu=NAME         build for that processor: native (this one), "
+    "x86-64-v2,\n"
+    "                     x86-64-v3, x86-64-v4, any -march of the C compiler\n"
     "  --rank=N           with --emit=comm: that rank, not the first of each "
     "stage\n"
     "\n"
@@ -263,6 +266,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--emit", &emit, NULL, NULL},
         {"-o", &o.out, NULL, NULL},
         {"--until", &o.until, NULL, NULL},
+        {"--cpu", &o.cpu, NULL, NULL},
         {"--rank", &o.rank, NULL, NULL},
         {"--times", &o.times, NULL, NULL},
         {"--version", NULL, &i.version, NULL},

@@ -103,6 +103,9 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
         nd_error(c, nd_nowhere, "--until goes with --emit=ir only");
     if (o->rank && o->emit != NDC_COMM)
         nd_error(c, nd_nowhere, "--rank goes with --emit=comm only");
+    if (o->cpu && o->emit != NDC_EXE)
+        nd_error(c, nd_nowhere, "--cpu: --emit=%s builds nothing",
+                 emit_names[o->emit]);
     if (o->dump_after && !runs)
         nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
@@ -113,6 +116,8 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
         known_pass(c, "--until", o->until);
     if (o->dump_after)
         known_pass(c, "--dump-after", o->dump_after);
+    if (o->cpu && !c->nerrors)
+        cg_knows_cpu(c, o->cpu);
     return !c->nerrors;
 }
 
@@ -289,7 +294,7 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
     const char *c_path = nd_fmt(c->arena, "%s.c", out);
     if (is_source(c, c_path) || is_foreign(c, c_path))
         return NDC_BAD_INPUT;
-    return cg_build(c, text->s, out);
+    return cg_build(c, text->s, out, o->cpu);
 }
 
 /* The two severities have the same values; the types differ so that ndc.h

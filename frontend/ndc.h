@@ -47,6 +47,8 @@ typedef struct ndc_options {
     bool require_even;               /* a size that does not divide is an
                                         error */
     const char *times;               /* file of measured times of the stages */
+    const char *cpu;                 /* for NDC_EXE: "x86-64-v3", or another
+                                        -march; NULL: native */
     const char *rank;                /* for NDC_COMM; NULL: the first ones */
     bool verify_each;                /* verify after every pass */
     bool werror;                     /* a warning fails the compilation */

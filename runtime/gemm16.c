@@ -14,6 +14,7 @@ enum { ALIGN = 16 };              /* floats: a cache line */
 
 typedef void widen_fn(float *to, const uint16_t *x, int64_t n, int64_t step);
 
+NDRT_CLONES
 static void widen_bf16(float *to, const uint16_t *x, int64_t n, int64_t step)
 {
     if (step == 1)
@@ -24,6 +25,7 @@ static void widen_bf16(float *to, const uint16_t *x, int64_t n, int64_t step)
             to[i] = nd_from_bf16(x[i * step]);
 }
 
+NDRT_CLONES
 static void widen_f16(float *to, const uint16_t *x, int64_t n, int64_t step)
 {
     if (step == 1)

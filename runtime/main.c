@@ -224,6 +224,9 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
     bool launched = ndrt_under_launcher();
     bool speak = !launched || ndrt_launcher_first();
     ndrt_config config;
+
+    if (!ndrt_cpu_serves(p, speak ? stderr : NULL))
+        return NDRT_EUSAGE;
     ndrt_status s = ndrt_options(p, argc, argv, &config,
                                  speak ? stdout : NULL,
                                  speak ? stderr : NULL);

@@ -25,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ndrt_cpu.h"
+
 enum { NDRT_MAX_MESH = 8, NDRT_MAX_CUT = 4, NDRT_MAX_RANK = 12 };
 
 typedef enum {
@@ -218,6 +220,7 @@ typedef struct ndrt_train {
 typedef struct ndrt_program {
     const char *name;             /* "gpt" */
     const char *source;           /* "gpt.nd" */
+    const bool *cpu;              /* NDRT_CPU, or NULL: any processor */
     int nmesh;
     const char *const *mesh_name;
     const int *mesh_size;

@@ -52,6 +52,20 @@ typedef struct ndrt_config {
 ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
                          ndrt_config *c, FILE *out, FILE *err);
 
+/* cpu.c: false if this processor lacks what the program was compiled for, which
+ * is said on `err` (or NULL). */
+bool ndrt_cpu_serves(const ndrt_program *p, FILE *err);
+
+/* libndrt runs on every processor; a hot loop is compiled for several, of which
+ * the loader takes the best. All give the same bits (-ffp-contract=off). */
+#if defined __x86_64__ && defined __gnu_linux__ && !defined __clang__ && \
+    __GNUC__ >= 12 && !defined __SANITIZE_ADDRESS__
+#define NDRT_CLONES __attribute__((target_clones( \
+    "arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define NDRT_CLONES
+#endif
+
 /* ---- the state of a rank ---------------------------------------------- */
 
 typedef struct ndrt_mm ndrt_mm;             /* gemm_dnnl.c, gemm_blas.c */

@@ -1,16 +1,21 @@
 /* ndrt_math.h - what generated kernels compute with: float functions that the
  * C compiler can vectorise, and the counter-based random numbers.
  *
- * exp, log, tanh and erf are branch-free polynomials (relative error below
- * 7e-7 over the range that matters), because libm's are calls and a call stops
- * vectorisation. -inf is a legal input of nd_exp and yields 0.
+ * exp, log, tanh, ... have no branches and call nothing, because libm's are
+ * calls and a call stops vectorisation. Each is within 2 units in the last
+ * place of the true value, for every float: subnormal, infinite, NaN
+ * (tests/runtime/ulp.sh). Coefficients are minimax fits, rounded to float.
  */
 #ifndef NDRT_MATH_H
 #define NDRT_MATH_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+/* A call in a loop stops vectorisation, however long the callee is. */
+#define ND_INLINE static inline __attribute__((always_inline))
 
 static inline float nd_bits_float(uint32_t u)
 {
@@ -65,121 +70,228 @@ static inline nd_f16 nd_to_f16(float x)
     return (nd_f16)(r | (u >> 16 & 0x8000));
 }
 
-/* e^x = 2^k e^r with |r| <= ln2/2, Taylor to r^6 (Cephes' coefficients are not
- * needed at this width: the remainder is below 1.2e-7). */
-static inline float nd_exp(float x)
+/* a * b + c, rounded once where the processor can. Elsewhere fmaf is a call
+ * that stops vectorisation; the functions below keep their word either way. */
+ND_INLINE float nd_fma(float a, float b, float c)
 {
-    float c = x < -87.0f ? -87.0f : x;
-    c = c > 88.0f ? 88.0f : c;
-    float k = rintf(c * 1.44269504f);
-    float r = fmaf(k, -0.693145752f, c);
-    r = fmaf(k, -1.42860677e-6f, r);
-    float p = 1.0f / 5040.0f;
-    p = fmaf(p, r, 1.0f / 720.0f);
-    p = fmaf(p, r, 1.0f / 120.0f);
-    p = fmaf(p, r, 1.0f / 24.0f);
-    p = fmaf(p, r, 1.0f / 6.0f);
-    p = fmaf(p, r, 0.5f);
-    p = fmaf(p, r, 1.0f);
-    p = fmaf(p, r, 1.0f);
-    float s = nd_bits_float((uint32_t)((int32_t)k + 127) << 23);
-    float y = p * s;
-    y = x > 88.7f ? INFINITY : y;
-    y = x < -87.0f ? 0.0f : y;
-    return x != x ? x : y;
+#if defined __FMA__ || defined __AVX512F__ || defined __FP_FAST_FMAF
+    return fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
 }
 
-/* x = 2^k m with m in [sqrt(1/2), sqrt 2); log m by the atanh series in
- * s = (m-1)/(m+1), |s| <= 0.1716. */
-static inline float nd_log(float x)
+/* e^x = 2^k e^r with |r| <= ln2 / 2. The sum with 1.5 * 2^23 rounds to a whole
+ * number and leaves it in the low bits. 2^k in two factors, so that results may
+ * be subnormal or overflow; NaN comes through all of it. */
+ND_INLINE float nd_exp(float x)
 {
-    float tiny = x < 1.17549435e-38f ? 1.0f : 0.0f;
-    float z = tiny != 0.0f ? x * 16777216.0f : x;
-    uint32_t u = nd_float_bits(z);
-    int32_t k = (int32_t)((u - 0x3f3504f3u) >> 23);
-    k = (int32_t)(u - 0x3f3504f3u) < 0 ? k - 512 : k;
-    float m = nd_bits_float(u - ((uint32_t)k << 23));
-    float s = (m - 1.0f) / (m + 1.0f);
-    float t = s * s;
-    float p = 2.0f / 9.0f;
-    p = fmaf(p, t, 2.0f / 7.0f);
-    p = fmaf(p, t, 2.0f / 5.0f);
-    p = fmaf(p, t, 2.0f / 3.0f);
-    p = fmaf(p, t, 2.0f);
-    float e = (float)k - 24.0f * tiny;
-    float y = fmaf(e, 0.693147182f, p * s);
+    float c = x < -104.0f ? -104.0f : x;
+    c = c > 89.0f ? 89.0f : c;
+    float t = nd_fma(c, 1.44269504f, 0x1.8p23f);
+    int32_t k = (int32_t)(nd_float_bits(t) - nd_float_bits(0x1.8p23f));
+    float n = t - 0x1.8p23f;
+    float r = nd_fma(n, -0x1.63p-1f, c);         /* exact: ln2's first bits */
+    r = nd_fma(n, 0x1.bd0106p-13f, r);
+    float p = 0x1.6a2352p-10f;
+    p = nd_fma(p, r, 0x1.123a6cp-7f);
+    p = nd_fma(p, r, 0x1.5558f4p-5f);
+    p = nd_fma(p, r, 0x1.55549p-3f);
+    p = nd_fma(p, r, 0x1.fffffcp-2f);
+    p = nd_fma(p, r * r, r) + 1.0f;
+    int32_t half = k >> 1;
+    float s = nd_bits_float((uint32_t)(half + 127) << 23);
+    return p * s * nd_bits_float((uint32_t)(k - half + 127) << 23);
+}
+
+/* x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt 2): the logarithm is
+ * k ln2 + f - f^2 / 2 + f^3 (...), small terms first. */
+ND_INLINE float nd_log(float x)
+{
+    float tiny = x < 0x1p-126f ? 1.0f : 0.0f;
+    float z = tiny != 0.0f ? x * 0x1p24f : x;
+    int32_t u = (int32_t)(nd_float_bits(z) - 0x3f3504f3u);
+    int32_t k = u >> 23;
+    float f = nd_bits_float((uint32_t)(u & 0x7fffff) + 0x3f3504f3u) - 1.0f;
+    float e = (float)k - 24.0f * tiny, q = f * f;
+    float p = -0x1.38b58p-4f;
+    p = nd_fma(p, f, 0x1.055b6ap-3f);
+    p = nd_fma(p, f, -0x1.0d8544p-3f);
+    p = nd_fma(p, f, 0x1.22da1cp-3f);
+    p = nd_fma(p, f, -0x1.547244p-3f);
+    p = nd_fma(p, f, 0x1.99a008p-3f);
+    p = nd_fma(p, f, -0x1.000226p-2f);
+    p = nd_fma(p, f, 0x1.555554p-2f);
+    float y = nd_fma(e, -0x1.bd0106p-13f, p * f * q);
+    y = nd_fma(-0.5f, q, y);
+    y = nd_fma(e, 0x1.63p-1f, f + y);
     y = x == 0.0f ? -INFINITY : y;
     y = x < 0.0f ? NAN : y;
     return x == INFINITY || x != x ? x : y;
 }
 
-static inline float nd_sigmoid(float x)
+/* By e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), each as a
+ * difference of which only the smaller term is a quotient. */
+ND_INLINE float nd_sigmoid(float x)
 {
-    return 1.0f / (1.0f + nd_exp(-x));
+    float e = nd_exp(-fabsf(x));
+    float n = x < 0.0f ? e : 1.0f;
+    return nd_fma(-n, e / (1.0f + e), n);
 }
 
-/* Near 0 the quotient form loses digits, so an odd polynomial takes over. */
-static inline float nd_tanh(float x)
+/* Near 0 the difference of 1 loses digits, so an odd polynomial takes over. */
+ND_INLINE float nd_tanh(float x)
 {
-    float a = fabsf(x);
-    float e = nd_exp(-2.0f * a);
-    float big = (1.0f - e) / (1.0f + e);
-    float t = x * x;
-    float p = 62.0f / 2835.0f;
-    p = fmaf(p, t, -17.0f / 315.0f);
-    p = fmaf(p, t, 2.0f / 15.0f);
-    p = fmaf(p, t, -1.0f / 3.0f);
-    p = fmaf(p * t, a, a);
-    float y = a < 0.18f ? p : big;
-    return copysignf(y, x);
+    float a = fabsf(x), t = x * x;
+    float far = 1.0f - 2.0f / (nd_exp(2.0f * a) + 1.0f);
+    float p = -0x1.75e1ccp-8f;
+    p = nd_fma(p, t, 0x1.52269ap-6f);
+    p = nd_fma(p, t, -0x1.b83c5ap-5f);
+    p = nd_fma(p, t, 0x1.110726p-3f);
+    p = nd_fma(p, t, -0x1.555532p-2f);
+    p = nd_fma(p * t, a, a);
+    return copysignf(a < 0.625f ? p : far, x);
 }
 
-/* Near 0 the Maclaurin series; beyond, 1 - t(...)e^{-x^2} with Abramowitz and
- * Stegun 7.1.26 (absolute error 1.5e-7). */
-static inline float nd_erf(float x)
+/* Near 0 an odd polynomial; beyond, 1 - e^-g where the polynomial g is the
+ * logarithm of 1 / (1 - erf). From 4 on all is 1. */
+ND_INLINE float nd_erf(float x)
 {
-    float a = fabsf(x);
-    float t = 1.0f / fmaf(0.3275911f, a, 1.0f);
-    float p = 1.061405429f;
-    p = fmaf(p, t, -1.453152027f);
-    p = fmaf(p, t, 1.421413741f);
-    p = fmaf(p, t, -0.284496736f);
-    p = fmaf(p, t, 0.254829592f);
-    float far = 1.0f - p * t * nd_exp(-a * a);
-    float q = x * x;
-    float s = 1.0f / 1320.0f;
-    s = fmaf(s, -q, 1.0f / 216.0f);
-    s = fmaf(s, -q, 1.0f / 42.0f);
-    s = fmaf(s, -q, 1.0f / 10.0f);
-    s = fmaf(s, -q, 1.0f / 3.0f);
-    s = fmaf(s, -q, 1.0f);
-    float near = 1.12837917f * a * s;
-    return copysignf(a < 0.35f ? near : far, x);
+    float a = fabsf(x), q = x * x;
+    float c = a > 4.0f ? 4.0f : a;
+    float g = -0x1.98d4b6p-13f;
+    g = nd_fma(g, c, 0x1.8da186p-9f);
+    g = nd_fma(g, c, -0x1.6b8e86p-6f);
+    g = nd_fma(g, c, 0x1.a9653cp-4f);
+    g = nd_fma(g, c, 0x1.4647b4p-1f);
+    g = nd_fma(g, c, 0x1.20ac3p+0f);
+    g = nd_fma(g, c, 0x1.b225b4p-13f);
+    float far = 1.0f - nd_exp(-g);
+    float p = 0x1.5f953ap-14f;
+    p = nd_fma(p, q, -0x1.ab105cp-11f);
+    p = nd_fma(p, q, 0x1.54df1ap-8f);
+    p = nd_fma(p, q, -0x1.b810e8p-6f);
+    p = nd_fma(p, q, 0x1.ce2e24p-4f);
+    p = nd_fma(p, q, -0x1.812744p-2f);
+    p = nd_fma(p, q, 0x1.06eba8p-3f);
+    p = nd_fma(p, a, a);
+    return copysignf(a < 0.92f ? p : far, x);
 }
 
-static inline float nd_sqrt(float x)
+ND_INLINE float nd_sqrt(float x)
 {
     return sqrtf(x);
 }
 
-static inline float nd_rsqrt(float x)
+ND_INLINE float nd_rsqrt(float x)
 {
     return 1.0f / sqrtf(x);
 }
 
-static inline float nd_pow(float x, float y)
+ND_INLINE double nd_bits_double(uint64_t u)
 {
-    return powf(x, y);
+    double d;
+    memcpy(&d, &u, sizeof d);
+    return d;
 }
 
-static inline float nd_sin(float x)
+ND_INLINE uint64_t nd_double_bits(double d)
 {
-    return sinf(x);
+    uint64_t u;
+    memcpy(&u, &d, sizeof u);
+    return u;
 }
 
-static inline float nd_cos(float x)
+/* 2^(y log2 |x|), in double because an error of the exponent counts up to 150
+ * times; then the cases that C names. No float is subnormal as a double. */
+ND_INLINE float nd_pow(float x, float y)
 {
-    return cosf(x);
+    double a = fabs((double)x), b = y;
+    uint64_t u = nd_double_bits(a) - 0x3fe6a09e667f3bcdu + (1024ull << 52);
+    double e = nd_bits_double(u >> 52 | 0x433ull << 52) - (0x1p52 + 1024.0);
+    double m = nd_bits_double((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu);
+    double s = (m - 1.0) / (m + 1.0), q = s * s;
+    double p = 0.3407382739798067;
+    p = p * q + 0.4116722222739322;
+    p = p * q + 0.5770835943994221;
+    p = p * q + 0.9617966732844965;
+    p = p * q + 2.8853900817901406;
+    double l = p * s + e;
+    l = a == 0.0 ? -(double)INFINITY : l;
+    l = a < (double)INFINITY ? l : a;
+    double t = b * l;
+    t = t < -200.0 ? -200.0 : t;
+    t = t > 200.0 ? 200.0 : t;
+    double k = t + 0x1.8p52;
+    double r = t - (k - 0x1.8p52);
+    p = 0.0001535336187735481;
+    p = p * r + 0.001339887442202703;
+    p = p * r + 0.009618437357851256;
+    p = p * r + 0.05550332471100982;
+    p = p * r + 0.24022647913626344;
+    p = p * r + 0.6931472028550821;
+    p = p * r + 1.0;
+    double z = p * nd_bits_double((nd_double_bits(k) + 1023) << 52);
+    double c = fabs(b) < 0x1p53 ? fabs(b) : 0x1p53;
+    double whole = c + 0x1p52;                       /* its last bit: odd */
+    uint64_t minus = nd_double_bits(whole) & nd_double_bits((double)x) >> 63;
+    z = nd_bits_double(nd_double_bits(z) | (minus & 1) << 63);
+    bool real = x >= 0.0f || x == -INFINITY || whole - 0x1p52 == c;
+    z = real ? z : (double)NAN;
+    z = a == 1.0 && fabs(b) == (double)INFINITY ? 1.0 : z;
+    z = x == 1.0f || y == 0.0f ? 1.0 : z;
+    return (float)z;
+}
+
+/* sin(|x| + n pi / 2). |x| / 2 pi modulo 1 in 64 bits: the mantissa times 96
+ * bits of 2 / pi, taken from where the exponent says that turns end. Exact
+ * for every float, and the same work for all. Then a quarter of the circle and
+ * what is left of it, r in [-pi / 4, pi / 4]. */
+ND_INLINE float nd_wave(float x, uint32_t n)
+{
+    static const uint32_t two_over_pi[] = {
+        0, 0xa2f9836e, 0x4e441529, 0xfc2757d1,
+        0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab};
+    uint32_t u = nd_float_bits(x) & 0x7fffffffu;
+    uint32_t v = u > 120u << 23 ? u : 120u << 23;
+    uint32_t at = (v >> 23) - 120, j = at >> 5;
+    uint64_t w0 = two_over_pi[j], w1 = two_over_pi[j + 1];
+    uint64_t w2 = two_over_pi[j + 2], w3 = two_over_pi[j + 3];
+    uint64_t m = (u & 0x7fffffu) | 0x800000u;
+    w0 = (w0 << 32 | w1) << (at & 31) >> 32;
+    w1 = (w1 << 32 | w2) << (at & 31) >> 32;
+    w2 = (w2 << 32 | w3) << (at & 31) >> 32;
+    uint64_t turn = (m * w0 << 32) + m * w1 + (m * w2 >> 32);
+    uint64_t quarter = (turn + (1ull << 61)) >> 62;
+    turn -= quarter << 62;
+    double rest = (double)(int32_t)(turn >> 32) * 0x1p-32 +
+                  (double)(int32_t)((uint32_t)turn >> 1) * 0x1p-63;
+    bool small = u < 0x3f400000u;                               /* 0.75 */
+    float r = small ? fabsf(x) : (float)(rest * 6.283185307179586);
+    n += small ? 0 : (uint32_t)quarter;
+    float q = r * r;
+    float s = -0x1.994388p-13f;
+    s = nd_fma(s, q, 0x1.11073ap-7f);
+    s = nd_fma(s, q, -0x1.555546p-3f);
+    s = nd_fma(s * q, r, r);
+    float c = 0x1.99eb4ap-16f;
+    c = nd_fma(c, q, -0x1.6c0c32p-10f);
+    c = nd_fma(c, q, 0x1.55554ap-5f);
+    c = nd_fma(c * q, q, nd_fma(-0.5f, q, 1.0f));
+    float y = n & 1 ? c : s;
+    y = nd_bits_float(nd_float_bits(y) ^ (n & 2) << 30);
+    return x - x == 0.0f ? y : NAN;                     /* inf has no sine */
+}
+
+ND_INLINE float nd_sin(float x)
+{
+    uint32_t sign = nd_float_bits(x) & 0x80000000u;
+    return nd_bits_float(nd_float_bits(nd_wave(x, 0)) ^ sign);
+}
+
+ND_INLINE float nd_cos(float x)
+{
+    return nd_wave(x, 1);
 }
 
 static inline float nd_abs(float x)

@@ -17,6 +17,7 @@
 #include "ndrt_math.h"
 
 /* Eight running sums, because one would wait for itself at every addition. */
+NDRT_CLONES
 double ndrt_sum_squares(const float *x, size_t n)
 {
     double s[8] = {0}, total = 0.0;
@@ -32,6 +33,7 @@ double ndrt_sum_squares(const float *x, size_t n)
     return total;
 }
 
+NDRT_CLONES
 void ndrt_sgd(const ndrt_rule *u, size_t n, float *restrict w,
               const float *restrict g, float *restrict m)
 {
@@ -48,6 +50,7 @@ void ndrt_sgd(const ndrt_rule *u, size_t n, float *restrict w,
     }
 }
 
+NDRT_CLONES
 void ndrt_adam(const ndrt_rule *u, bool decoupled, size_t n,
                float *restrict w, const float *restrict g, float *restrict m,
                float *restrict v)
@@ -71,6 +74,7 @@ void ndrt_adam(const ndrt_rule *u, bool decoupled, size_t n,
     }
 }
 
+NDRT_CLONES
 void ndrt_lion(const ndrt_rule *u, size_t n, float *restrict w,
                const float *restrict g, float *restrict m)
 {

@@ -332,7 +332,7 @@ static bool build(nd_ctx *c, const options *o)
     m->train.seed = o->seed;
     m->train.load_path = NULL;
     nd_buf b = {.arena = m->ctx->arena};
-    return cg_emit_c(m, &b) && cg_build(m->ctx, b.s, o->work) == 0;
+    return cg_emit_c(m, &b) && cg_build(m->ctx, b.s, o->work, NULL) == 0;
 }
 
 static bool close_enough(const options *o, const char *what, int64_t i,
