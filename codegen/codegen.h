@@ -15,15 +15,28 @@
 #include "../passes/passes.h"
 
 bool cg_emit_c(nd_module *m, nd_buf *out);
+/* The same with loop kernels by LLVM: `out` is what those are, `c` the rest. cpu
+ * NULL: this one. */
+typedef enum { CG_LLVM_TEXT, CG_LLVM_ASM, CG_LLVM_OBJECT } cg_llvm_form;
+bool cg_emit_llvm(nd_module *m, cg_llvm_form form, const char *cpu, nd_buf *c,
+                  nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
 /* For which processor: a name that the C compiler's -march knows, or NULL for
- * this one. 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
-int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
-             const char *cpu);
+ * this one. `object`: of kernels that are not in the C text, or NULL. 0, or the
+ * exit status: 1 cannot write, 3 the C compiler failed. */
+int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
+             const char *out_path, const char *cpu);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
+
+/* ---- emit.c -------------------------------------------------------------- */
+
+struct cg;
+/* codegen/llvm/, if there was an LLVM to build ndc with: the kernels that the C
+ * file declares only. */
+bool cg_llvm(struct cg *g, cg_llvm_form form, const char *cpu, nd_buf *out);
 
 /* ---- report.c: words for people ------------------------------------------ */
 

@@ -77,9 +77,9 @@ static void name_table_extents(cg *g)
             cg_ext(g, nd_ext_of(g->c, &g->m->outputs.v[i]->in[0]->type, k));
 }
 
-bool cg_emit_c(nd_module *m, nd_buf *out)
+static bool emit(cg *g, nd_buf *out)
 {
-    cg *g = start(m);
+    nd_module *m = g->m;
     nd_buf code = {.arena = g->a};
     g->out = &code;
     if (!nd_buckets_check(g->c) || !nd_extents_check(g->c) ||
@@ -102,3 +102,27 @@ bool cg_emit_c(nd_module *m, nd_buf *out)
     cg_emit_tables(g, out);
     return true;
 }
+
+bool cg_emit_c(nd_module *m, nd_buf *out)
+{
+    return emit(start(m), out);
+}
+
+#ifdef NDC_LLVM_LIB
+bool cg_emit_llvm(nd_module *m, cg_llvm_form form, const char *cpu, nd_buf *c,
+                  nd_buf *out)
+{
+    cg *g = start(m);
+    g->llvm = true;
+    return emit(g, c) && cg_llvm(g, form, cpu, out);
+}
+#else
+bool cg_emit_llvm(nd_module *m, cg_llvm_form form, const char *cpu, nd_buf *c,
+                  nd_buf *out)
+{
+    (void)form, (void)cpu, (void)c, (void)out;
+    nd_error(m->ctx, nd_nowhere, "this ndc was built without LLVM, so it has no "
+             "--kernels=llvm, --emit=llvm and --emit=asm");
+    return false;
+}
+#endif

@@ -20,7 +20,7 @@ static const char *const emit_names[] = {
     [NDC_SCHEDULE_COMMS] = "schedule.comms.csv",
     [NDC_SCHEDULE_SVG] = "schedule.svg",
     [NDC_SCHEDULE_JSON] = "schedule.json",
-    [NDC_COMM] = "comm",
+    [NDC_COMM] = "comm", [NDC_LLVM] = "llvm",         [NDC_ASM] = "asm",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
 
@@ -103,9 +103,16 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
         nd_error(c, nd_nowhere, "--until goes with --emit=ir only");
     if (o->rank && o->emit != NDC_COMM)
         nd_error(c, nd_nowhere, "--rank goes with --emit=comm only");
-    if (o->cpu && o->emit != NDC_EXE)
+    bool code = o->emit == NDC_EXE || o->emit == NDC_LLVM || o->emit == NDC_ASM;
+    if (o->cpu && !code)
         nd_error(c, nd_nowhere, "--cpu: --emit=%s builds nothing",
                  emit_names[o->emit]);
+    if (o->kernels && o->emit != NDC_EXE)
+        nd_error(c, nd_nowhere, "--kernels: --emit=%s builds nothing",
+                 emit_names[o->emit]);
+    if (o->kernels && strcmp(o->kernels, "c") && strcmp(o->kernels, "llvm"))
+        nd_error(c, nd_nowhere, "--kernels=%s: kernels are made by `c` or by "
+                 "`llvm`", o->kernels);
     if (o->dump_after && !runs)
         nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
@@ -210,8 +217,14 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
     return true;
 }
 
-/* Fills `text`, or builds; false after errors. */
-static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
+static bool by_llvm(const ndc_options *o)
+{
+    return o->emit == NDC_EXE && o->kernels && !strcmp(o->kernels, "llvm");
+}
+
+/* Fills `text`, or with its object what is to be built; false after errors. */
+static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
+                    nd_buf *object)
 {
     nd_front_options fo = {.mesh = o->mesh, .nset = o->nset, .set = o->set,
                            .plan_path = o->plan, .model = o->model,
@@ -275,12 +288,19 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         return true;
     case NDC_COMM:
         return report_comm(m, o->rank, text);
+    case NDC_LLVM:
+        return cg_emit_llvm(m, CG_LLVM_TEXT, o->cpu, object, text);
+    case NDC_ASM:
+        return cg_emit_llvm(m, CG_LLVM_ASM, o->cpu, object, text);
     default:
-        return cg_emit_c(m, text);
+        return by_llvm(o)
+                   ? cg_emit_llvm(m, CG_LLVM_OBJECT, o->cpu, text, object)
+                   : cg_emit_c(m, text);
     }
 }
 
-static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
+static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text,
+                  const nd_buf *object)
 {
     const char *out = o->out;
     if (o->emit == NDC_CHECK)
@@ -294,7 +314,7 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
     const char *c_path = nd_fmt(c->arena, "%s.c", out);
     if (is_source(c, c_path) || is_foreign(c, c_path))
         return NDC_BAD_INPUT;
-    return cg_build(c, text->s, out, o->cpu);
+    return cg_build(c, text->s, by_llvm(o) ? object : NULL, out, o->cpu);
 }
 
 /* The two severities have the same values; the types differ so that ndc.h
@@ -319,7 +339,7 @@ int ndc_compile(const ndc_options *o)
         c->sink = forward_message;
         c->sink_user = &fw;
     }
-    nd_buf text = {c->arena, NULL, 0, 0};
+    nd_buf text = {c->arena, NULL, 0, 0}, object = text;
     nd_put(&text, "");
     bool usable = check_usage(c, o);
     int file = usable ? nd_read_file(c, o->file) : 0;
@@ -329,7 +349,7 @@ int ndc_compile(const ndc_options *o)
         nd_error(c, nd_nowhere, "cannot read `%s`: %s", o->file,
                  strerror(errno));
         rc = NDC_BAD_INPUT;
-    } else if (!produce(c, o, file, &text)) {
+    } else if (!produce(c, o, file, &text, &object)) {
         rc = c->nerrors ? NDC_BAD_INPUT : NDC_BUG;
         if (!c->nerrors)
             nd_error(c, nd_nowhere, "internal error: a stage failed without "
@@ -337,7 +357,7 @@ int ndc_compile(const ndc_options *o)
     } else if (c->nerrors || (c->werror && c->nwarnings)) {
         rc = NDC_BAD_INPUT;
     } else {
-        rc = finish(c, o, &text);
+        rc = finish(c, o, &text, &object);
     }
     nd_ctx_free(c);
     return rc;

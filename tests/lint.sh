@@ -63,6 +63,7 @@ for f in $(c_files | grep -v '^tests/'); do
     frontend/*) may="ir" ;;
     ir/*) may="" ;;
     passes/*) may="ir" ;;
+    codegen/llvm/*) may="ir passes runtime" ;;       # how a rank is laid out
     codegen/*) may="ir passes" ;;
     *) may="" ;;
     esac

@@ -12,6 +12,7 @@
 #define ND_LL_H
 
 #include "../kir.h"
+#include "../../runtime/ndrt.h"
 
 #include <llvm-c/Analysis.h>
 #include <llvm-c/Core.h>

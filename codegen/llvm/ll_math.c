@@ -10,6 +10,7 @@
 #include "ll.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
