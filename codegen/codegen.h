@@ -4,6 +4,8 @@
  *   cg_build         C file -> executable, linked with libndrt
  *   cg_report_plan   what a person wants to know before starting a run
  *   cg_report_comm   what each collective moves
+ *   cg_report_kernels, cg_report_roofline
+ *                    what each kernel reads and writes; how far from the limit
  *
  * Everything else here is shared by the emit_*.c files. A C function under
  * construction is a cg_fn: its body is written first, and what the body turned
@@ -15,11 +17,13 @@
 #include "../passes/passes.h"
 
 bool cg_emit_c(nd_module *m, nd_buf *out);
-/* The same with loop kernels by LLVM: `out` is what those are, `c` the rest. cpu
- * NULL: this one. */
+/* The same with loop kernels by LLVM: `out` is what those are, `c` the rest.
+ * cpu NULL: this one. */
 typedef enum { CG_LLVM_TEXT, CG_LLVM_ASM, CG_LLVM_OBJECT } cg_llvm_form;
-bool cg_emit_llvm(nd_module *m, cg_llvm_form form, const char *cpu, nd_buf *c,
-                  nd_buf *out);
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
+                  nd_buf *c, nd_buf *out);
+/* The same program, which can tell where its time goes: marks.c. */
+bool cg_emit_marked(nd_module *m, nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
@@ -30,6 +34,9 @@ int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
              const char *out_path, const char *cpu);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
+bool cg_report_kernels(nd_module *m, nd_buf *out);
+/* profile: the file that the program has written. */
+bool cg_report_roofline(nd_module *m, int profile, nd_buf *out);
 
 /* ---- emit.c -------------------------------------------------------------- */
 
@@ -115,6 +122,14 @@ typedef struct cg_body {             /* an emitted repeat body */
     ND_VEC(nd_op *) iters;
 } cg_body;
 
+/* A kernel of the program, by the name that its profile has. */
+typedef struct cg_mark {
+    const char *name;                /* of its function, or of its result */
+    nd_kernel *k;
+    int64_t calls;                   /* in a step, by one rank of each stage */
+    nd_traffic t;                    /* of one call */
+} cg_mark;
+
 typedef struct cg {
     nd_code *c;
     nd_module *m;
@@ -143,6 +158,10 @@ typedef struct cg {
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool starts_scatter, starts_gather, starts_exchange;
     bool uses_weight, uses_gradient, uses_at_stage;
+    bool marked;                     /* its kernels are */
+    ND_VEC(cg_mark) marks;           /* in the order of the text */
+    nd_table mark_of, mark_named;    /* nd_kernel, function -> mark + 1 */
+    cg_names marks_taken;
 } cg;
 
 typedef struct cg_used {             /* an extent that a function reads */
@@ -204,6 +223,46 @@ const char *cg_value_name(cg *g, const nd_value *v);
 const char *cg_local_word(const nd_value *v);
 bool cg_same_place(const cg_target *a, const cg_target *b);
 
+/* ---- works.c ------------------------------------------------------------- */
+
+typedef enum {
+    WORK_LOOP, WORK_PRODUCT, WORK_COMM, WORK_RUNTIME, WORK_NCLASSES
+} cg_class;
+extern const char *const cg_class_names[WORK_NCLASSES];
+
+/* A kernel, or a part of the runtime's work whose bytes are known. */
+typedef struct cg_work {
+    const char *name;
+    cg_class class;
+    const char *kind, *where;        /* "all_gather"; "gpt.nd:18", or "" */
+    bool narrow;                     /* a product of bf16 */
+    double calls;                    /* of a step, by one rank of each stage */
+    int ends;                        /* marks of a call */
+    double read, written, least;     /* bytes of one call */
+    double flops;
+} cg_work;
+typedef ND_VEC(cg_work) cg_works;
+/* The kernels in the order of the text, then the others. */
+cg_works cg_works_of(cg *g);
+
+/* ---- profile.c: what a run has measured ---------------------------------- */
+
+typedef struct cg_time {
+    const char *name;
+    nd_loc loc;
+    double calls, seconds;           /* of all ranks and steps */
+} cg_time;
+typedef ND_VEC(cg_time) cg_times;
+
+typedef struct cg_profile {
+    const char *program, *key;
+    nd_loc program_at, key_at;
+    double ranks, threads, microbatches, steps;
+    double copy, product, bf16;      /* bytes, operations per second, a rank */
+    cg_times kernels, runtime;
+} cg_profile;
+bool cg_read_profile(nd_ctx *c, int file, cg_profile *out);
+
 /* ---- emit_share.c: several axes counted as one --------------------------- */
 
 typedef struct cg_axis {             /* a loop variable */
@@ -259,6 +318,15 @@ const char *cg_real(cg *g, double v);
 void cg_emit_metrics(cg *g, nd_buf *b);
 void cg_emit_train(cg *g, nd_buf *b);
 void cg_emit_header(cg *g, nd_buf *b);
+/* emit.c: the file, and all that is known of it; NULL after an error. */
+enum { CG_MARKS = 1, CG_LLVM = 2 };  /* with marks; kernels by LLVM */
+cg *cg_emit(nd_module *m, unsigned how, nd_buf *out);
+/* marks.c. Says that the kernel ends here, if the program is to have marks;
+ * `name` is its function's, or NULL. */
+void cg_mark_end(cg_fn *f, nd_kernel *k, const char *name);
+void cg_count_marks(cg *g);          /* fills calls and t */
+uint64_t cg_marks_key(const cg *g);  /* of another program, another one */
+void cg_emit_marks(cg *g, nd_buf *b);
 const char *cg_stage_prefix(cg *g, int s);          /* "" or "stage0_" */
 const char *cg_device_prefix(cg *g, int d);         /* "" or "device0_" */
 

@@ -18,7 +18,7 @@ static void take_file_names(cg *g)
         "start_reduce_scatter", "start_all_gather", "start_all_to_all",
         "mesh_name", "mesh_size", "groups", "extents", "stage_bounds",
         "params", "buckets", "inputs", "outputs", "ranges", "metrics",
-        "stages", "devices", "schedule", "program",
+        "stages", "devices", "schedule", "program", "marks",
     };
     static const char *const by_stage[] = {
         "prepare", "forward", "backward", "backward_input", "backward_weights",
@@ -40,14 +40,18 @@ static void take_file_names(cg *g)
         cg_take(&g->global, nd_fmt(g->a, "bucket%d", i));
 }
 
-static cg *start(nd_module *m)
+static cg *start(nd_module *m, unsigned how)
 {
     cg *g = ND_NEW(m->ctx->arena, cg);
+    g->marked = how & CG_MARKS;
+    g->llvm = how & CG_LLVM;
     g->m = m;
     g->a = m->ctx->arena;
     g->c = nd_code_new(m);
     g->global.arena = g->buffers.arena = g->groups_taken.arena = g->a;
-    g->tickets_taken.arena = g->a;
+    g->tickets_taken.arena = g->marks_taken.arena = g->a;
+    g->mark_of.arena = g->mark_named.arena = g->a;
+    g->mark_named.strings = true;
     g->kernels.arena = g->bodies.arena = g->aheads.arena = g->a;
     g->value_name = ND_NEWN(g->a, const char *, g->c->nvalues + 1);
     g->buffer_used = ND_NEWN(g->a, bool, g->c->nvalues + 1);
@@ -77,17 +81,18 @@ static void name_table_extents(cg *g)
             cg_ext(g, nd_ext_of(g->c, &g->m->outputs.v[i]->in[0]->type, k));
 }
 
-static bool emit(cg *g, nd_buf *out)
+cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
 {
-    nd_module *m = g->m;
+    cg *g = start(m, how);
     nd_buf code = {.arena = g->a};
     g->out = &code;
     if (!nd_buckets_check(g->c) || !nd_extents_check(g->c) ||
         !nd_overlap_check(g->c) || !nd_rooms_check(g->c) ||
         !nd_memory_check(g->c))
-        return false;
+        return NULL;
     for (int s = 0; s < m->program->nstages; s++)
         cg_emit_stage(g, s);
+    cg_count_marks(g);
     name_table_extents(g);
     cg_emit_header(g, out);
     nd_put(out, "#include <ndrt.h>\n#include <ndrt_math.h>\n\n"
@@ -97,31 +102,36 @@ static bool emit(cg *g, nd_buf *out)
                 "#pragma clang diagnostic ignored \"-Wpass-failed\"\n"
                 "#endif\n\n");
     cg_emit_enums(g, out);
+    cg_emit_marks(g, out);
     cg_emit_places(g, out);
     nd_put(out, code.s ? code.s : "");
     cg_emit_tables(g, out);
-    return true;
+    return g;
 }
 
 bool cg_emit_c(nd_module *m, nd_buf *out)
 {
-    return emit(start(m), out);
+    return cg_emit(m, 0, out) != NULL;
+}
+
+bool cg_emit_marked(nd_module *m, nd_buf *out)
+{
+    return cg_emit(m, CG_MARKS, out) != NULL;
 }
 
 #ifdef NDC_LLVM_LIB
-bool cg_emit_llvm(nd_module *m, cg_llvm_form form, const char *cpu, nd_buf *c,
-                  nd_buf *out)
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
+                  nd_buf *c, nd_buf *out)
 {
-    cg *g = start(m);
-    g->llvm = true;
-    return emit(g, c) && cg_llvm(g, form, cpu, out);
+    cg *g = cg_emit(m, CG_LLVM | (marks ? CG_MARKS : 0), c);
+    return g && cg_llvm(g, form, cpu, out);
 }
 #else
-bool cg_emit_llvm(nd_module *m, cg_llvm_form form, const char *cpu, nd_buf *c,
-                  nd_buf *out)
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
+                  nd_buf *c, nd_buf *out)
 {
-    (void)form, (void)cpu, (void)c, (void)out;
-    nd_error(m->ctx, nd_nowhere, "this ndc was built without LLVM, so it has no "
+    (void)marks, (void)form, (void)cpu, (void)c, (void)out;
+    nd_error(m->ctx, nd_nowhere, "this ndc was built without LLVM: it has no "
              "--kernels=llvm, --emit=llvm and --emit=asm");
     return false;
 }

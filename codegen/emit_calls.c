@@ -83,7 +83,8 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
 
 /* ---- calls -------------------------------------------------------------- */
 
-static void call_kernel(cg_fn *f, nd_kernel *k)
+/* The kernel's name. */
+static const char *call_kernel(cg_fn *f, nd_kernel *k)
 {
     cg_kernel *fn = cg_loop_kernel(f->g, k);
     nd_buf b = {.arena = f->g->a};
@@ -102,6 +103,7 @@ static void call_kernel(cg_fn *f, nd_kernel *k)
                     ->name);
     nd_put(&b, ");");
     cg_line(f, "%s", b.s);
+    return fn->name;
 }
 
 /* ---- repeats ------------------------------------------------------------ */
@@ -297,10 +299,11 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
 {
     for (int i = 0; i < list->v.n; i++) {
         nd_kernel *k = list->v.v[i];
+        const char *name = NULL;
         cg_flights(f, list, i, stage);
         switch (k->kind) {
         case K_LOOP:
-            call_kernel(f, k);
+            name = call_kernel(f, k);
             break;
         case K_GEMM:
             cg_gemm(f, k);
@@ -316,6 +319,8 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
             call_repeat(f, k, stage);
             break;
         }
+        if (k->kind != K_REPEAT && !k->flight)
+            cg_mark_end(f, k, name);
     }
     cg_flights(f, list, list->v.n, stage);
 }

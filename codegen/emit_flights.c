@@ -114,10 +114,15 @@ void cg_flights(cg_fn *f, const nd_kernels *list, int i, int stage)
         cg_line(f, "ndrt_wait(r, %s);", cg_ticket(f->g, x));
         if (x->ahead)
             start_next(f, x);
+        cg_mark_end(f, x->k, NULL);
     }
-    for (int j = 0; j < list->flights.n; j++)
-        if (list->flights.v[j]->start == i && !list->flights.v[j]->ahead)
-            cg_comm(f, list->flights.v[j]->k);
+    for (int j = 0; j < list->flights.n; j++) {
+        nd_flight *x = list->flights.v[j];
+        if (x->start != i || x->ahead)
+            continue;
+        cg_comm(f, x->k);
+        cg_mark_end(f, x->k, NULL);
+    }
     for (int j = i; j < list->v.n; j++)
         if (list->v.v[j]->body && list->v.v[j]->early == i)
             start_first(f, list->v.v[j], stage);

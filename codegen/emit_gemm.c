@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MANY_CALLS = 16 };
+enum { MANY_CALLS = 16, SMALL_CALL = 1 << 21 };   /* multiplications */
 
 typedef struct dim {                 /* a run of axes taken as one */
     int first, n;                    /* in the group; n 0: length 1 */
@@ -146,13 +146,14 @@ static void open_loops(cg_fn *f, const loops *l)
     }
 }
 
-/* Are there so many calls that each thread gets its own? */
-static bool are_many(const nd_code *c, const loops *l)
+/* Does each thread get calls of its own, as there are many, or small ones? Or
+ * is each call shared out? */
+static bool own_calls(const nd_code *c, const loops *l, int64_t work)
 {
     int64_t n = 1;
     for (int i = 0; i < l->n; i++)
         n *= c->exts.v[l->axis[i].ext].max;
-    return n >= MANY_CALLS;
+    return n >= MANY_CALLS || (n > 1 && work <= SMALL_CALL);
 }
 
 /* The loops as one, of which this thread has a range. */
@@ -294,26 +295,27 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     each(&p, &p.m, p.dm, &around);
     each(&p, &p.n, p.dn, &around);
     each(&p, &p.k, p.dk, &sums);
-    bool many = are_many(c, &around);
-    if (many)
+    nd_len m = dim_len(c, &p.m, p.dm), n = dim_len(c, &p.n, p.dn);
+    nd_len s = dim_len(c, &p.k, p.dk);
+    bool own = own_calls(c, &around, nd_len_max(c, &m) * nd_len_max(c, &n) *
+                                         nd_len_max(c, &s));
+    if (own)
         open_range(f, &around);
     else
         open_loops(f, &around);
     open_loops(f, &sums);
-    nd_len m = dim_len(c, &p.m, p.dm), n = dim_len(c, &p.n, p.dn);
-    nd_len s = dim_len(c, &p.k, p.dk);
     f->uses_rank = true;
     nd_dtype t = op->in[0]->type.dtype;
     cg_line(f, "ndrt_gemm%s%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
             "%s, %s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
-            many ? "_own" : "", accumulate(&p, acc), cg_len(f, &m), cg_len(f, &n),
-            cg_len(f, &s), operand(&p, &p.a, false),
+            own ? "_own" : "", accumulate(&p, acc), cg_len(f, &m),
+            cg_len(f, &n), cg_len(f, &s), operand(&p, &p.a, false),
             dim_stride(&p, &p.a, &p.m, p.dm), dim_stride(&p, &p.a, &p.k, p.dk),
             operand(&p, &p.b, false), dim_stride(&p, &p.b, &p.k, p.dk),
             dim_stride(&p, &p.b, &p.n, p.dn), operand(&p, &p.c, true),
             dim_stride(&p, &p.c, &p.m, p.dm), dim_stride(&p, &p.c, &p.n, p.dn));
     f->indent = indent;
-    if (many) {
+    if (own) {
         cg_line(f, "}");
         cg_line(f, "ndrt_barrier(r);");
     }

@@ -57,7 +57,7 @@ static bool is_reserved(const char *s)
 {
     if (s[0] == '_' || strncmp(s, "nd_", 3) == 0 ||
         strncmp(s, "ndrt_", 5) == 0 || is_shouted(s) || is_iteration(s) ||
-        (s[0] && s[1] == '_' && strchr("XBPGM", s[0])))
+        (s[0] && s[1] == '_' && strchr("XBPGMK", s[0])))
         return true;
     for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
         if (reserved[i][0] == s[0] && strcmp(reserved[i], s) == 0)

@@ -82,7 +82,8 @@ static const char *position(cg_fn *f, const cg_axis *a, int n, int i,
     const char *s = row;
     if (strcmp(inside, "1") != 0)
         s = nd_fmt(f->g->a, several ? "%s / (%s)" : "%s / %s", row, inside);
-    return outermost ? s : nd_fmt(f->g->a, "%s %% %s", s, cg_count(f, a[i].ext));
+    return outermost ? s
+                     : nd_fmt(f->g->a, "%s %% %s", s, cg_count(f, a[i].ext));
 }
 
 void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,

@@ -236,8 +236,9 @@ static void device_row(cg *g, nd_buf *b, int d)
 {
     const nd_device_mem *mem = &g->c->mem.device[d];
     const char *pre = cg_device_prefix(g, d);
-    nd_putf(b, "    [%d] = {\n        .fixed_bytes = %zu,\n", d,
-            mem->fixed_bytes);
+    nd_putf(b, "    [%d] = {\n        .fixed_bytes = %zu,\n"
+               "        .temp_bytes = %zu,\n", d, mem->fixed_bytes,
+            mem->temp_bytes);
     if (mem->buckets.n)
         nd_putf(b, "        .nplaces = %d,\n        .places = %sbuckets_at,\n",
                 mem->buckets.n, pre);
@@ -432,6 +433,10 @@ static void emit_program(cg *g, nd_buf *b)
     count(b, "ngroups", "groups", g->groups.n);
     if (g->ticket_name.n)
         nd_putf(b, "    .nflights = %d,\n", g->ticket_name.n);
+    if (g->marks.n)
+        nd_putf(b, "    .nmarks = %d,\n    .marks = marks,\n"
+                   "    .marks_key = 0x%016llx,\n", g->marks.n,
+                (unsigned long long)cg_marks_key(g));
     uint32_t micro = 1u << m->micro;
     if (g->m->loss)
         nd_putf(b, "    .loss_sum = 0x%x,\n",

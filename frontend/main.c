@@ -12,6 +12,9 @@ static const char help[] =
     "       ndc verify FILE [options]    prove that the plan computes what "
     "one\n"
     "                                    device computes; needs no hardware\n"
+    "       ndc roofline FILE [options]  run some steps: the time of each "
+    "kernel, and\n"
+    "                                    how far it is from its limit\n"
     "       ndc fmt FILE...              format programs in place\n"
     "       ndc doc [FILE] [NAME]        the reference of a library\n"
     "       ndc schedule NAME|FILE       make or read a pipeline schedule, "
@@ -42,6 +45,10 @@ static const char help[] =
     "                       asm       ... as assembly\n"
     "                       plan      memory, communication, bubble\n"
     "                       comm      every collective: bytes, calls, time\n"
+    "                       kernels   what each kernel reads and writes\n"
+    "                       roofline  how far each is from its limit, by a "
+    "run's\n"
+    "                                 --profile FILE\n"
     "  --until=PASS       with --emit=ir: the graph after that pass\n"
     "  --cpu=NAME         build for that processor: native (this one), "
     "x86-64-v2,\n"
@@ -50,8 +57,11 @@ static const char help[] =
     "LLVM\n"
     "  --rank=N           with --emit=comm: that rank, not the first of each "
     "stage\n"
+    "  --marks            build a program that knows --profile FILE: the time "
+    "of each\n"
+    "                     kernel\n"
     "\n"
-    "building, check and verify:\n"
+    "building, check, verify and roofline:\n"
     "  --mesh a=1,b=2     sizes of the plan's mesh axes (.nd only)\n"
     "  --set axis=N       another size for an axis (.nd only); may be "
     "repeated\n"
@@ -74,6 +84,12 @@ static const char help[] =
     "that\n"
     "                     --mesh gives stay, and do not count\n"
     "  --no-shrink        keep the sizes of all axes\n"
+    "\n"
+    "roofline:\n"
+    "  --steps N          of the run (5); the first one does not count\n"
+    "  --threads N, --data FILE\n"
+    "                     as the program has them\n"
+    "  --profile FILE     keep what the run has measured; -o OUT as above\n"
     "\n"
     "fmt (FILE may be `-`: stdin, formatted to stdout):\n"
     "  --check            change nothing, list files that would; then exit "
@@ -219,10 +235,12 @@ static int cmd_verify(int argc, char **argv);
 static int cmd_fmt(int argc, char **argv);
 static int cmd_doc(int argc, char **argv);
 static int cmd_schedule(int argc, char **argv);
+static int cmd_roofline(int argc, char **argv);
 
 static const command commands[] = {
     {"check", cmd_check}, {"verify", cmd_verify},
     {"fmt", cmd_fmt}, {"doc", cmd_doc}, {"schedule", cmd_schedule},
+    {"roofline", cmd_roofline},
 };
 enum { NCOMMANDS = sizeof commands / sizeof *commands };
 
@@ -274,6 +292,8 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"--kernels", &o.kernels, NULL, NULL},
         {"--rank", &o.rank, NULL, NULL},
         {"--times", &o.times, NULL, NULL},
+        {"--profile", &o.profile, NULL, NULL},
+        {"--marks", NULL, &o.marks, NULL},
         {"--version", NULL, &i.version, NULL},
         {"--list-ops", NULL, &i.ops, NULL},
         {"--list-passes", NULL, &i.passes, NULL},
@@ -294,17 +314,29 @@ static int compile(int argc, char **argv, const char **set, bool check)
     return each_file(&o, files, argv);
 }
 
-static int compile_or_check(int argc, char **argv, bool check)
+/* f with room for the value of every --set. */
+static int with_set(int argc, char **argv,
+                    int f(int argc, char **argv, const char **set))
 {
     const char **set = calloc((size_t)argc + 1, sizeof *set);
-    int rc = set ? compile(argc, argv, set, check) : NDC_BUG;
+    int rc = set ? f(argc, argv, set) : NDC_BUG;
     free(set);
     return rc;
 }
 
+static int build(int argc, char **argv, const char **set)
+{
+    return compile(argc, argv, set, false);
+}
+
+static int check(int argc, char **argv, const char **set)
+{
+    return compile(argc, argv, set, true);
+}
+
 static int cmd_check(int argc, char **argv)
 {
-    return compile_or_check(argc, argv, true);
+    return with_set(argc, argv, check);
 }
 
 static int verify(int argc, char **argv, const char **set)
@@ -333,12 +365,43 @@ static int verify(int argc, char **argv, const char **set)
     return ndc_verify(&o);
 }
 
+static int roofline(int argc, char **argv, const char **set)
+{
+    ndc_roofline_options o = {.set = set};
+    info i = {0};
+    const option opts[] = {
+        {"--set", set, NULL, &o.nset},
+        {"--mesh", &o.mesh, NULL, NULL},
+        {"--plan", &o.plan, NULL, NULL},
+        {"--model", &o.model, NULL, NULL},
+        {"--steps", &o.steps, NULL, NULL},
+        {"--threads", &o.threads, NULL, NULL},
+        {"--data", &o.data, NULL, NULL},
+        {"--profile", &o.profile, NULL, NULL},
+        {"-o", &o.out, NULL, NULL},
+        {"--help", NULL, &i.help, NULL},
+        {"-h", NULL, &i.help, NULL},
+    };
+    int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
+    int rc = n < 0 ? NDC_BAD_USAGE : print_info(&i);
+    if (rc >= 0)
+        return rc;
+    if (!n)
+        return usage("no input file", NULL, NULL);
+    if (n > 1)
+        return usage("a second file:", argv[1], NULL);
+    o.file = argv[0];
+    return ndc_roofline(&o);
+}
+
+static int cmd_roofline(int argc, char **argv)
+{
+    return with_set(argc, argv, roofline);
+}
+
 static int cmd_verify(int argc, char **argv)
 {
-    const char **set = calloc((size_t)argc + 1, sizeof *set);
-    int rc = set ? verify(argc, argv, set) : NDC_BUG;
-    free(set);
-    return rc;
+    return with_set(argc, argv, verify);
 }
 
 static int cmd_fmt(int argc, char **argv)
@@ -432,5 +495,5 @@ int main(int argc, char **argv)
     for (int i = 0; argc > 1 && i < NCOMMANDS; i++)
         if (!strcmp(argv[1], commands[i].name))
             return commands[i].run(argc - 2, argv + 2);
-    return compile_or_check(argc > 0 ? argc - 1 : 0, argv + 1, false);
+    return with_set(argc > 0 ? argc - 1 : 0, argv + 1, build);
 }

@@ -20,7 +20,9 @@ static const char *const emit_names[] = {
     [NDC_SCHEDULE_COMMS] = "schedule.comms.csv",
     [NDC_SCHEDULE_SVG] = "schedule.svg",
     [NDC_SCHEDULE_JSON] = "schedule.json",
-    [NDC_COMM] = "comm", [NDC_LLVM] = "llvm",         [NDC_ASM] = "asm",
+    [NDC_LLVM] = "llvm", [NDC_ASM] = "asm",           [NDC_COMM] = "comm",
+    [NDC_KERNELS] = "kernels",
+    [NDC_ROOFLINE] = "roofline",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
 
@@ -113,6 +115,15 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
     if (o->kernels && strcmp(o->kernels, "c") && strcmp(o->kernels, "llvm"))
         nd_error(c, nd_nowhere, "--kernels=%s: kernels are made by `c` or by "
                  "`llvm`", o->kernels);
+    if (o->profile && o->emit != NDC_ROOFLINE)
+        nd_error(c, nd_nowhere, "--profile goes with --emit=roofline only");
+    if (o->emit == NDC_ROOFLINE && !o->profile)
+        nd_error(c, nd_nowhere, "--emit=roofline needs --profile FILE, which a "
+                 "program built with --marks writes; `ndc roofline` does all "
+                 "of it");
+    if (o->marks && o->emit != NDC_EXE && o->emit != NDC_C)
+        nd_error(c, nd_nowhere, "--marks goes with an executable or "
+                 "--emit=c only");
     if (o->dump_after && !runs)
         nd_error(c, nd_nowhere, "--dump-after: --emit=%s runs no pass",
                  emit_names[o->emit]);
@@ -222,6 +233,15 @@ static bool by_llvm(const ndc_options *o)
     return o->emit == NDC_EXE && o->kernels && !strcmp(o->kernels, "llvm");
 }
 
+static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
+{
+    int file = nd_read_file(m->ctx, path);
+    if (!file)
+        nd_error(m->ctx, nd_nowhere, "--profile: cannot read `%s`: %s", path,
+                 strerror(errno));
+    return file && cg_report_roofline(m, file, text);
+}
+
 /* Fills `text`, or with its object what is to be built; false after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
                     nd_buf *object)
@@ -288,14 +308,19 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
         return true;
     case NDC_COMM:
         return report_comm(m, o->rank, text);
+    case NDC_KERNELS:
+        return cg_report_kernels(m, text);
+    case NDC_ROOFLINE:
+        return report_roofline(m, o->profile, text);
     case NDC_LLVM:
-        return cg_emit_llvm(m, CG_LLVM_TEXT, o->cpu, object, text);
+        return cg_emit_llvm(m, false, CG_LLVM_TEXT, o->cpu, object, text);
     case NDC_ASM:
-        return cg_emit_llvm(m, CG_LLVM_ASM, o->cpu, object, text);
+        return cg_emit_llvm(m, false, CG_LLVM_ASM, o->cpu, object, text);
     default:
-        return by_llvm(o)
-                   ? cg_emit_llvm(m, CG_LLVM_OBJECT, o->cpu, text, object)
-                   : cg_emit_c(m, text);
+        if (by_llvm(o))
+            return cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, o->cpu, text,
+                                object);
+        return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);
     }
 }
 
@@ -319,6 +344,8 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text,
 
 /* The two severities have the same values; the types differ so that ndc.h
  * needs no other header. */
+_Static_assert((int)ND_ERROR == (int)NDC_SEVERITY_ERROR, "of one message");
+
 typedef struct forward {
     const ndc_options *o;
 } forward;

@@ -30,9 +30,12 @@ typedef enum {
     NDC_LLVM,                        /* its kernels as LLVM IR */
     NDC_ASM,                         /* ... as assembly */
     NDC_PLAN,                        /* memory, communication, bubble */
-    NDC_COMM                         /* every collective, its bytes and time */
+    NDC_COMM,                        /* every collective, its bytes and time */
+    NDC_KERNELS,                     /* what each kernel reads and writes */
+    NDC_ROOFLINE                     /* ... and how far it is from its limit */
 } ndc_emit;
 
+enum { NDC_SEVERITY_ERROR = 3 };     /* of a message to a sink; less: lighter */
 enum { NDC_OK = 0, NDC_BAD_INPUT = 1, NDC_BAD_USAGE = 2, NDC_BUG = 3 };
 
 typedef struct ndc_options {
@@ -54,6 +57,8 @@ typedef struct ndc_options {
     const char *cpu;                 /* for NDC_EXE: "x86-64-v3", or another
                                         -march; NULL: native */
     const char *rank;                /* for NDC_COMM; NULL: the first ones */
+    const char *profile;             /* for NDC_ROOFLINE: what a run wrote */
+    bool marks;                      /* the program can write that */
     bool verify_each;                /* verify after every pass */
     bool werror;                     /* a warning fails the compilation */
     void (*sink)(void *user, int severity, const char *text);
@@ -82,6 +87,22 @@ typedef struct ndc_verify_options {
 /* Proves on simulated ranks that the plan computes what one device computes;
  * a table to stdout. NDC_BAD_INPUT if it does not, or cannot be kept. */
 int ndc_verify(const ndc_verify_options *o);
+
+/* ---- where the time goes ------------------------------------------------- */
+
+typedef struct ndc_roofline_options {
+    const char *file;                /* a program (.nd) */
+    const char *mesh, *model, *plan; /* as in ndc_options */
+    int nset;
+    const char *const *set;
+    const char *steps, *threads, *data;      /* of the run; NULL: 5 steps, the
+                                        others as the program has them */
+    const char *profile;             /* keep the run's profile; NULL: do not */
+    const char *out;                 /* NULL: stdout */
+} ndc_roofline_options;
+
+/* Builds, runs, and tells how far each kernel is from its limit. */
+int ndc_roofline(const ndc_roofline_options *o);
 
 /* ---- formatting ---------------------------------------------------------- */
 

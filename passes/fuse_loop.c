@@ -200,8 +200,8 @@ static int reduced(nd_code *c, const nd_op *op, int *over)
 }
 
 /* Decides how a reduce joins: as a fold over the inner axes, or adding to
- * memory. A sum over all axes adds up rows, which can be shared out. False if it
- * can do neither here. */
+ * memory. A sum over all axes adds up rows, which can be shared out. False if
+ * it can do neither here. */
 static bool fit_reduce(nd_code *c, nd_kernel *k, nd_node *n)
 {
     int over[ND_MAX_RANK], m = reduced(c, n->op, over);
@@ -264,6 +264,19 @@ static bool alone(const nd_kernel *k)
     return k->nodes.n && k->nodes.v[0].scan;
 }
 
+/* Would the threads still share out the nest, or one of them run all of it for
+ * a sum that does not go with the others? */
+static bool stays_shared(nd_code *c, const nd_kernel *k, nd_op *op,
+                         const space *s)
+{
+    nd_node nodes[MAX_NODES];
+    nd_kernel t = *k;                /* as it would be */
+    memcpy(nodes, k->nodes.v, sizeof *nodes * (size_t)k->nodes.n);
+    t.nodes.v = nodes;
+    t.nodes.cap = MAX_NODES;
+    return place(c, &t, op, s) && nd_shares_well(c, &t);
+}
+
 bool nd_loop_join(nd_code *c, nd_kernel *k, nd_op *op)
 {
     if (k->kind != K_LOOP || k->nodes.n >= MAX_NODES || alone(k) ||
@@ -277,7 +290,7 @@ bool nd_loop_join(nd_code *c, nd_kernel *k, nd_op *op)
     if (!ck.shares)
         return false;
     space s = space_of(c, op);
-    return place(c, k, op, &s);
+    return stays_shared(c, k, op, &s) && place(c, k, op, &s);
 }
 
 nd_kernel *nd_loop_new(nd_code *c, nd_op *op)
@@ -353,7 +366,10 @@ bool nd_loop_absorb(nd_code *c, nd_kernel *late, const nd_kernel *early)
     }
     for (int i = 0; i < old.nodes.n; i++)
         ND_PUSH(c->a, &late->nodes, old.nodes.v[i]);
-    return true;
+    if (nd_shares_well(c, late))
+        return true;
+    *late = old;
+    return false;
 }
 
 /* ---- passes ------------------------------------------------------------- */

@@ -547,6 +547,8 @@ nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 /* Decides, and puts the outer axes in the order that it wants. */
 void nd_share_out(nd_code *c, nd_kernel *k);
+/* Or does one thread run all of a large nest because of a sum in it? */
+bool nd_shares_well(nd_code *c, const nd_kernel *k);
 /* Where a node that adds to memory does. */
 nd_ref nd_add_ref(nd_code *c, const nd_op *op);
 /* The elements of a part's sum, which lie as they do there. */
@@ -563,6 +565,27 @@ void nd_touch_kernel(nd_code *c, nd_kernel *k, nd_touch_fn *f, void *user,
  * index < 0: the kernel's own position. */
 void nd_touch_list(nd_code *c, const nd_kernels *list, nd_touch_fn *f,
                    void *user, int index);
+
+/* ---- traffic.c: what a kernel moves through memory ----------------------- */
+
+typedef struct nd_access {           /* an operand of a kernel */
+    nd_ref at;
+    double bytes;                    /* of what is used of it, once */
+    bool read, written;
+    bool cleared;                    /* written with zeros first */
+    bool by_row;                     /* indexed: some of its rows */
+    bool at_end;                     /* parts are added to it, once */
+    double reads, writes;            /* bytes moved in one run */
+} nd_access;
+
+typedef struct nd_traffic {
+    ND_VEC(nd_access) v;
+    double read, written;            /* bytes of one run ... */
+    double least;                    /* ... were each operand moved once */
+    double flops;
+} nd_traffic;
+/* Of any kernel but a repeat. */
+nd_traffic nd_kernel_traffic(nd_code *c, nd_kernel *k);
 
 /* ---- overlap.c, overlap_check.c: collectives beside kernels -------------- */
 

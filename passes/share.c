@@ -1,8 +1,8 @@
 /* share.c - how the threads of a rank share out a loop nest.
  *
  *   layer norm over [batch, seq, d]   rows: (batch, seq) as one range
- *   its gradients of gain and bias    the same rows in ND_PARTS parts, each with
- *                                     a sum of its own; then those are added up
+ *   its gradients of gain and bias    the same rows in ND_PARTS parts, each
+ *                                     with sums of its own, then added up
  *   rows added to an embedding        columns: each thread takes all rows, and
  *                                     its range of the innermost axis
  *   what is too small for that        one thread
@@ -19,7 +19,8 @@ enum {
     FEW = 16,                        /* less: rather columns */
     COLUMNS = 32,                    /* two threads' grains */
     LONG_SUM = 64,                   /* terms of a sum that is cut in parts */
-    LARGE_SUM = 1 << 14              /* elements: one that is not */
+    LARGE_SUM = 1 << 14,             /* elements: one that is not */
+    LARGE_NEST = 1 << 12             /* elements: not for one thread alone */
 };
 
 nd_ref nd_add_ref(nd_code *c, const nd_op *op)
@@ -165,9 +166,11 @@ void nd_share_out(nd_code *c, nd_kernel *k)
 {
     nd_share *s = &k->share;
     *s = (nd_share){.kind = SHARE_ONE, .grain = 1};
-    for (int i = 0; i < k->nodes.n; i++)
+    for (int i = 0; i < k->nodes.n; i++) {
+        k->nodes.v[i].in_parts = false;
         if (k->nodes.v[i].add)
             cut_sum(c, k, &k->nodes.v[i]);
+    }
     if (s->parts) {
         s->kind = SHARE_ROWS;
         take_rows(c, k, k->nouter);
@@ -186,4 +189,21 @@ void nd_share_out(nd_code *c, nd_kernel *k)
         s->kind = SHARE_ROWS;
     if (s->kind != SHARE_ROWS)
         s->n = 0;
+}
+
+bool nd_shares_well(nd_code *c, const nd_kernel *k)
+{
+    bool adds = false;
+    nd_kernel t = *k;
+    for (int i = 0; i < t.nodes.n; i++)
+        adds |= t.nodes.v[i].add;
+    if (!adds || elements(c, k) < LARGE_NEST)
+        return true;
+    if (!t.split && t.nouter) {      /* as nd_loop_finish does */
+        t.inner[0] = t.outer[--t.nouter];
+        t.inner_axis[0] = t.outer_axis[t.nouter];
+        t.ninner = 1;
+    }
+    nd_share_out(c, &t);
+    return t.share.kind != SHARE_ONE && t.share.grain == 1;
 }

@@ -115,7 +115,8 @@ void ndrt_all_to_all(ndrt_rank *r, int group, const void *x, void *y,
 {
     ndrt_group *g = &r->state->groups[group];
 
-    ndrt_enter(r);
+    if (!ndrt_enter(r))
+        return;
     side coarse = {.rows = outer, .unit = mid * q[g->me] * inner, .n = p};
     side fine = {.rows = outer * p[g->me] * mid, .unit = inner, .n = q};
     ndrt_leave(r, joins_first

@@ -163,6 +163,8 @@ ndrt_comm *ndrt_enter(ndrt_rank *r)
 {
     ndrt_state *st = r->state;
 
+    if (!ndrt_alone(r))
+        return NULL;
     if (st->fail_at > 0 && --st->fail_at == 0) {
         ndrt_fail(r, NDRT_EINTERNAL, "made-up failure (NDRT_FAIL_AT)");
         ndrt_raise(r);
@@ -174,6 +176,7 @@ void ndrt_leave(ndrt_rank *r, ndrt_status s)
 {
     if (ndrt_comm_check(r, s) != NDRT_OK)
         ndrt_raise(r);
+    ndrt_barrier(r);
 }
 
 /* Communicators fold elements of 4 bytes. Those of 8 are few: each rank gathers
@@ -244,9 +247,11 @@ void ndrt_all_reduce(ndrt_rank *r, int group, void *x, int64_t n,
     ndrt_comm *c = ndrt_enter(r);
     ndrt_group *g = &r->state->groups[group];
 
-    if (g->n == 1)
+    if (!c)
         return;
-    if (how == NDRT_SUM_I64 || how == NDRT_MAX_I64)
+    if (g->n == 1)
+        ndrt_leave(r, NDRT_OK);
+    else if (how == NDRT_SUM_I64 || how == NDRT_MAX_I64)
         ndrt_leave(r, reduce_wide(r->state, g, x, n, how == NDRT_MAX_I64));
     else
         ndrt_leave(r, c->ops->all_reduce(c, g, x, n, how));
@@ -260,6 +265,8 @@ void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
     ndrt_group *g = &r->state->groups[group];
     ndrt_layout l = {outer, inner, n, x, x_o, y, y_o, how};
 
+    if (!c)
+        return;
     if (g->n > 1) {
         ndrt_leave(r, how == NDRT_SUM_I64
                           ? scatter_wide(r->state, g, &l)
@@ -269,6 +276,7 @@ void ndrt_reduce_scatter(ndrt_rank *r, int group, const float *x, int64_t x_o,
     for (int64_t o = 0; o < outer; o++)
         memmove(y + o * y_o, x + o * x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
+    ndrt_leave(r, NDRT_OK);
 }
 
 void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
@@ -280,6 +288,8 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
     ndrt_layout l = {.outer = outer, .inner = inner, .n = n, .x = x,
                      .x_o = x_o, .y = y, .y_o = y_o};
 
+    if (!c)
+        return;
     if (g->n > 1) {
         ndrt_leave(r, c->ops->all_gather(c, g, &l));
         return;
@@ -287,6 +297,7 @@ void ndrt_all_gather(ndrt_rank *r, int group, const float *x, int64_t x_o,
     for (int64_t o = 0; o < outer; o++)
         memmove(y + o * y_o, x + o * x_o,
                 (size_t)(n[0] * inner) * sizeof *y);
+    ndrt_leave(r, NDRT_OK);
 }
 
 void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
@@ -294,15 +305,17 @@ void ndrt_shift_ring(ndrt_rank *r, int group, int by, const void *x, void *y,
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->shift(c, &r->state->groups[group], by, x, y,
-                                bytes, bytes));
+    if (c)
+        ndrt_leave(r, c->ops->shift(c, &r->state->groups[group], by, x, y,
+                                    bytes, bytes));
 }
 
 void ndrt_swap(ndrt_rank *r, int group, const ndrt_exchange *e)
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->exchange(c, &r->state->groups[group], e));
+    if (c)
+        ndrt_leave(r, c->ops->exchange(c, &r->state->groups[group], e));
 }
 
 void ndrt_pieces(const ndrt_rank *r, int group, int extent, int64_t *n)
@@ -330,12 +343,14 @@ void ndrt_send(ndrt_rank *r, int stage, const void *x, size_t bytes)
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->send(c, peer(r, stage), x, bytes));
+    if (c)
+        ndrt_leave(r, c->ops->send(c, peer(r, stage), x, bytes));
 }
 
 void ndrt_recv(ndrt_rank *r, int stage, void *x, size_t bytes)
 {
     ndrt_comm *c = ndrt_enter(r);
 
-    ndrt_leave(r, c->ops->recv(c, peer(r, stage), x, bytes));
+    if (c)
+        ndrt_leave(r, c->ops->recv(c, peer(r, stage), x, bytes));
 }

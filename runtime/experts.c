@@ -7,7 +7,8 @@
  *
  * A full block whose rows lie at equal steps is taken as it lies; any other is
  * packed, up to a multiple of ROUND rows of which the last may be zeros. So a
- * library sees few shapes, however many rows a group has.
+ * library sees few shapes, however many rows a group has. The first thread
+ * sorts; all of them share out the rows of a block and its product.
  */
 #include "ndrt_internal.h"
 #include "ndrt_math.h"
@@ -71,7 +72,7 @@ static int64_t group_of(const ndrt_groups *g, int32_t id)
     return k >= 0 && k < g->n ? k : -1;
 }
 
-static void sort_rows(job *j, const ndrt_rows *rows, const int32_t *id)
+static void sort_rows(const job *j, const ndrt_rows *rows, const int32_t *id)
 {
     const ndrt_groups *g = j->g;
     int64_t n = ndrt_count_rows(rows);
@@ -110,7 +111,9 @@ static job start(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
                   "than was planned");
         ndrt_raise(r);
     }
-    sort_rows(&j, rows, id);
+    if (r->thread == 0)
+        sort_rows(&j, rows, id);
+    ndrt_barrier(r);
     return j;
 }
 
@@ -125,11 +128,25 @@ static bool even(const at *rows, int64_t n, bool y)
     return true;
 }
 
-/* n rows of `len` elements of `width` bytes, `by` apart, packed. */
-static void pack(char *to, const char *from, const at *rows, int64_t n, bool y,
-                 int64_t len, int64_t by, size_t width)
+static int64_t rounded(int64_t n)
 {
-    for (int64_t i = 0; i < n; i++, to += (size_t)len * width) {
+    return (n + ROUND - 1) / ROUND * ROUND;
+}
+
+/* n rows of `len` elements of `width` bytes, `by` apart, packed; then rows of
+ * zeros. The caller sees to it that all threads have. */
+static void pack(const job *j, char *packed, const char *from, const at *rows,
+                 int64_t n, bool y, int64_t len, int64_t by)
+{
+    const size_t width = j->width;
+    ndrt_span s = ndrt_share(j->r, rounded(n), 1);
+
+    for (int64_t i = s.from; i < s.to; i++) {
+        char *to = packed + (size_t)(i * len) * width;
+        if (i >= n) {
+            memset(to, 0, (size_t)len * width);
+            continue;
+        }
         const char *x = from + (size_t)(y ? rows[i].y : rows[i].x) * width;
         if (by == 1)
             memcpy(to, x, (size_t)len * width);
@@ -170,23 +187,22 @@ static void multiply(const job *j, bool acc, int64_t m, int64_t n, int64_t k,
                       to, c.row, c.col);
 }
 
-static int64_t rounded(int64_t n)
-{
-    return (n + ROUND - 1) / ROUND * ROUND;
-}
-
 /* ---- y = x w ---------------------------------------------------------- */
 
-static void unpack(const float *from, float *y, const at *rows, int64_t n,
+static void unpack(const job *j, float *y, const at *rows, int64_t n,
                    int64_t len, int64_t by)
 {
-    for (int64_t i = 0; i < n; i++, from += len) {
+    ndrt_span s = ndrt_share(j->r, n, 1);
+
+    for (int64_t i = s.from; i < s.to; i++) {
+        const float *from = (const float *)(const void *)j->y + i * len;
         float *to = y + rows[i].y;
         if (by == 1)
             memcpy(to, from, (size_t)len * sizeof *to);
         for (int64_t k = 0; k < len && by != 1; k++)
             to[k * by] = from[k];
     }
+    ndrt_barrier(j->r);
 }
 
 static void product(job *j, const at *rows, int64_t n, char *x, block w,
@@ -200,26 +216,26 @@ static void product(job *j, const at *rows, int64_t n, char *x, block w,
     if (full && even(rows, n, false)) {
         a = lies(x, rows, false, g->x_i, j->width);
     } else {
-        pack(j->x, x, rows, n, false, g->in, g->x_i, j->width);
-        memset(j->x + (size_t)(n * g->in) * j->width, 0,
-               (size_t)((m - n) * g->in) * j->width);
+        pack(j, j->x, x, rows, n, false, g->in, g->x_i);
+        ndrt_barrier(j->r);
     }
     if (there)
         c = lies((char *)y, rows, true, g->y_o, sizeof *y);
     multiply(j, false, m, g->out, g->in, a, w, c);
     if (!there)
-        unpack((const float *)(void *)j->y, y, rows, n, g->out, g->y_o);
+        unpack(j, y, rows, n, g->out, g->y_o);
 }
 
 /* Rows of no group here. */
-static void clear(const ndrt_rows *rows, const ndrt_groups *g,
-                  const int32_t *id, float *y)
+static void clear(const ndrt_rank *r, const ndrt_rows *rows,
+                  const ndrt_groups *g, const int32_t *id, float *y)
 {
-    int64_t n = ndrt_count_rows(rows);
+    ndrt_span mine = ndrt_share(r, ndrt_count_rows(rows), 1);
     ndrt_row_step s = {{0}, 0, 0, 0};
 
-    for (int64_t i = 0; i < n; i++, ndrt_next_row(rows, &s))
-        for (int64_t k = 0; k < g->out && group_of(g, id[s.id]) < 0; k++)
+    for (int64_t i = 0; i < mine.to; i++, ndrt_next_row(rows, &s))
+        for (int64_t k = 0; k < g->out && i >= mine.from &&
+                            group_of(g, id[s.id]) < 0; k++)
             y[s.y + k * g->y_o] = 0;
 }
 
@@ -229,7 +245,7 @@ void ndrt_grouped(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
     if (ndrt_count_rows(rows) == 0 || g->out == 0)
         return;
     job j = start(r, rows, g, sizeof *y, id);
-    clear(rows, g, id, y);
+    clear(r, rows, g, id, y);
     for (int64_t k = 0; k < g->n; k++) {
         block b = {(char *)w + (size_t)(k * g->w_k) * j.width, g->w_i, g->w_o};
         for (int64_t i = j.begin[k]; i < j.begin[k + 1]; i += BLOCK) {
@@ -237,6 +253,7 @@ void ndrt_grouped(ndrt_rank *r, const ndrt_rows *rows, const ndrt_groups *g,
             product(&j, j.rows + i, n < BLOCK ? n : BLOCK, (char *)x, b, y);
         }
     }
+    ndrt_barrier(r);
 }
 
 /* ---- w = x' y --------------------------------------------------------- */
@@ -246,10 +263,18 @@ static block rows_of(const job *j, const at *rows, int64_t n, char *x, bool y,
 {
     if (n == BLOCK && even(rows, n, y))
         return lies(x, rows, y, by, j->width);
-    pack(packed, x, rows, n, y, len, by, j->width);
-    memset(packed + (size_t)(n * len) * j->width, 0,
-           (size_t)((rounded(n) - n) * len) * j->width);
+    pack(j, packed, x, rows, n, y, len, by);
     return (block){packed, len, 1};
+}
+
+static void clear_sum(const job *j, float *w)
+{
+    const ndrt_groups *g = j->g;
+    ndrt_span s = ndrt_share(j->r, g->in, 1);
+
+    for (int64_t i = s.from; i < s.to; i++)
+        for (int64_t o = 0; o < g->out; o++)
+            w[i * g->w_i + o * g->w_o] = 0;
 }
 
 void ndrt_grouped_sum(ndrt_rank *r, bool acc, const ndrt_rows *rows,
@@ -261,10 +286,8 @@ void ndrt_grouped_sum(ndrt_rank *r, bool acc, const ndrt_rows *rows,
     for (int64_t k = 0; k < g->n; k++) {
         float *to = w + k * g->w_k;
         block c = {(char *)to, g->w_i, g->w_o};
-        for (int64_t i = 0; i < g->in && !acc && j.begin[k] == j.begin[k + 1];
-             i++)
-            for (int64_t o = 0; o < g->out; o++)
-                to[i * g->w_i + o * g->w_o] = 0;
+        if (!acc && j.begin[k] == j.begin[k + 1])
+            clear_sum(&j, to);
         for (int64_t i = j.begin[k]; i < j.begin[k + 1]; i += BLOCK) {
             const at *some = j.rows + i;
             int64_t n = j.begin[k + 1] - i;
@@ -274,8 +297,10 @@ void ndrt_grouped_sum(ndrt_rank *r, bool acc, const ndrt_rows *rows,
             block b = rows_of(&j, some, n, (char *)y, true, j.y, g->out,
                               g->y_o);
             block turned = {a.x, a.col, a.row};
+            ndrt_barrier(r);
             multiply(&j, acc || i > j.begin[k], g->in, g->out,
                      n < BLOCK ? rounded(n) : BLOCK, turned, b, c);
         }
     }
+    ndrt_barrier(r);
 }

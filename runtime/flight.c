@@ -54,7 +54,7 @@ struct ndrt_air {
 /* A failure inside leaves by longjmp, as out of generated code. */
 static bool run(ndrt_air *a, const call *c)
 {
-    if (setjmp(a->state.jump))
+    if (setjmp(a->state.own.jump))
         return false;
     ndrt_doze(&a->jitter);
     c->run(&a->rank, c);
@@ -107,7 +107,8 @@ static void start(ndrt_rank *r, int ticket, const call *c, const int64_t *p,
     flight *f = &a->flight[ticket];
     int64_t *room = a->lengths + 2 * ranks * (size_t)ticket;
 
-    ndrt_enter(r);
+    if (!ndrt_enter(r))
+        return;
     if (f->busy) {
         ndrt_fail(r, NDRT_EINTERNAL, "call %d is in flight already", ticket);
         ndrt_raise(r);
@@ -123,13 +124,14 @@ static void start(ndrt_rank *r, int ticket, const call *c, const int64_t *p,
     a->waiting++;
     pthread_cond_signal(&a->started);
     pthread_mutex_unlock(&a->lock);
+    ndrt_leave(r, NDRT_OK);
 }
 
 void ndrt_wait(ndrt_rank *r, int ticket)
 {
     ndrt_air *a = r->state->air;
 
-    if (!a)
+    if (!a || !ndrt_alone(r))
         return;
     flight *f = &a->flight[ticket];
     pthread_mutex_lock(&a->lock);
@@ -142,6 +144,7 @@ void ndrt_wait(ndrt_rank *r, int ticket)
         ndrt_fail(r, NDRT_ESTOPPED, "a call in flight failed");
         ndrt_raise(r);
     }
+    ndrt_barrier(r);
 }
 
 /* ---- the calls --------------------------------------------------------- */

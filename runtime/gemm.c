@@ -4,6 +4,15 @@
  * the other way round, C' = B' A' is computed instead. What remains (odd
  * strides, tiny products that are over before a library call begins) goes
  * through a loop.
+ *
+ * A product is cut in pieces, rows or columns of C, which the threads share
+ * out:
+ *
+ *   2048 x 384   16 pieces of 128 rows: of two threads, each has 8
+ *
+ * A library may add up in another order where a product has another shape. So
+ * the pieces are the same for any number of threads; those of one thread become
+ * one call only where the library is known to give the same bits.
  */
 #include "ndrt_internal.h"
 
@@ -23,8 +32,8 @@ int ndrt_threads(const ndrt_rank *r)
 }
 
 /* Found at run time: a library may be built without OpenMP, and OpenBLAS has a
- * pool of its own. OpenMP's number is one of the calling thread, the rank. */
-void ndrt_set_threads(const ndrt_rank *r)
+ * pool of its own. OpenMP's number is one of the calling thread. */
+void ndrt_set_threads(void)
 {
     static const char *const names[] = {"omp_set_num_threads",
                                         "openblas_set_num_threads"};
@@ -35,7 +44,7 @@ void ndrt_set_threads(const ndrt_rank *r)
         if (!f)
             continue;
         memcpy(&set, &f, sizeof set);
-        set(ndrt_threads(r));
+        set(1);
     }
 }
 
@@ -133,6 +142,107 @@ bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
            usable(b, &key->tb, &key->ldb);
 }
 
+/* ---- pieces ------------------------------------------------------------ */
+
+/* What a piece has at least, and how many there are at most. 2^20
+ * multiplications take about as long as ten barriers. */
+enum { ROWS = 64, COLS = 96, WORK = 1 << 20, PIECES = 16 };
+
+typedef struct cut {
+    bool rows;                    /* of C; or columns */
+    int64_t all, unit;            /* rows; pieces begin at multiples of it */
+    int64_t n;                    /* pieces */
+} cut;
+
+static int64_t min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static cut cut_up(const ndrt_mm_key *key)
+{
+    bool rows = key->m / ROWS >= key->n / COLS;
+    cut c = {rows, rows ? key->m : key->n, rows ? ROWS : COLS, 1};
+    int64_t n = min(c.all / c.unit, key->m * key->n * key->k / WORK);
+
+    c.n = n < 1 ? 1 : min(n, PIECES);
+    return c;
+}
+
+/* Where piece i begins. The last one has what is left. */
+static int64_t begin(const cut *c, int64_t i)
+{
+    return i == c->n ? c->all : c->all / c->unit * i / c->n * c->unit;
+}
+
+static ndrt_mm_key part_of(const ndrt_mm_key *key, const cut *c, int64_t n)
+{
+    ndrt_mm_key part = *key;
+
+    *(c->rows ? &part.m : &part.n) = n;
+    return part;
+}
+
+ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key)
+{
+    cut c = cut_up(key);
+
+    return part_of(key, &c, begin(&c, 1));
+}
+
+static void run_part(ndrt_rank *r, const ndrt_mm_key *key, const cut *c,
+                     ndrt_span at, const char *a, const char *b, float *to)
+{
+    ndrt_mm_key part = part_of(key, c, at.to - at.from);
+    size_t width = key->bf16 ? sizeof(uint16_t) : sizeof(float);
+
+    if (c->rows) {
+        a += (size_t)(at.from * (key->ta ? 1 : key->lda)) * width;
+        to += at.from * key->ldc;
+    } else {
+        b += (size_t)(at.from * (key->tb ? key->ldb : 1)) * width;
+        to += at.from;
+    }
+    if (ndrt_mm_run(r, &part, a, b, to) != NDRT_OK)
+        ndrt_raise(r);
+}
+
+void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
+                   const void *b, float *c)
+{
+    cut how = cut_up(key);
+    ndrt_span mine = ndrt_share(r, how.n, 1);
+    int64_t step = ndrt_mm_merges(key) ? mine.to - mine.from : 1;
+
+    for (int64_t i = mine.from; i < mine.to; i += step) {
+        ndrt_span at = {begin(&how, i), begin(&how, i + step)};
+        run_part(r, key, &how, at, a, b, c);
+    }
+    ndrt_barrier(r);
+}
+
+/* ---- products ---------------------------------------------------------- */
+
+/* Each thread computes some rows of C, or columns if there are more of them. */
+static void share_loop(ndrt_rank *r, bool acc, ndrt_matrix a, ndrt_matrix b,
+                       float *c, int64_t c_r, int64_t c_c)
+{
+    bool rows = a.rows >= b.cols;
+    ndrt_span s = ndrt_share(r, rows ? a.rows : b.cols, 1);
+
+    if (rows) {
+        a.x = (const float *)a.x + s.from * a.r;
+        a.rows = s.to - s.from;
+        c += s.from * c_r;
+    } else {
+        b.x = (const float *)b.x + s.from * b.c;
+        b.cols = s.to - s.from;
+        c += s.from * c_c;
+    }
+    plain_rows(acc, &a, &b, c, c_r, c_c);
+    ndrt_barrier(r);
+}
+
 void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                const float *a, int64_t a_r, int64_t a_c,
                const float *b, int64_t b_r, int64_t b_c,
@@ -144,10 +254,24 @@ void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
     ndrt_matrix z = {c, m, n, c_r, c_c};
     ndrt_mm_key key = {.acc = acc};
     bool library = ndrt_mm_arrange(&x, &y, &z, &key);
-    if (k == 0 || x.rows * y.cols * k <= SMALL)
-        plain(acc, &x, &y, c, z.r, z.c);
-    else if (!library)
-        plain_rows(acc, &x, &y, c, z.r, z.c);
-    else if (ndrt_mm_run(r, &key, x.x, y.x, c) != NDRT_OK)
-        ndrt_raise(r);
+    if (library) {
+        ndrt_mm_share(r, &key, x.x, y.x, c);
+    } else if (k > 0 && x.rows * y.cols * k > SMALL) {
+        share_loop(r, acc, x, y, c, z.r, z.c);
+    } else {
+        if (r->thread == 0 || r->nthreads <= 1)
+            plain(acc, &x, &y, c, z.r, z.c);
+        ndrt_barrier(r);
+    }
+}
+
+void ndrt_gemm_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                   const float *a, int64_t a_r, int64_t a_c,
+                   const float *b, int64_t b_r, int64_t b_c,
+                   float *c, int64_t c_r, int64_t c_c)
+{
+    ndrt_rank one = *r;
+
+    one.nthreads = 1;
+    ndrt_gemm(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
 }

@@ -1,9 +1,9 @@
 /* gemm16.c - products of bf16 or f16 operands, summed in float.
  *
  * A library that multiplies bf16 on this CPU gets them as they are. Otherwise
- * both operands are widened into packed floats, one scratch buffer per rank,
- * and ndrt_gemm takes those: the product of two narrow numbers is exact in
- * float, so both ways add up the same numbers.
+ * both operands are widened into packed floats, in a buffer that all threads
+ * share or one of the thread's own, and ndrt_gemm takes those: the product of
+ * two narrow numbers is exact in float, so both ways add up the same numbers.
  */
 #include "ndrt_internal.h"
 #include "ndrt_math.h"
@@ -37,39 +37,50 @@ static void widen_f16(float *to, const uint16_t *x, int64_t n, int64_t step)
 }
 
 /* Packed in the order in which the operand lies. */
-static ndrt_matrix widen(const ndrt_matrix *a, float *to, widen_fn *f)
+static ndrt_matrix widen(const ndrt_rank *r, const ndrt_matrix *a, float *to,
+                         widen_fn *f)
 {
     const uint16_t *x = a->x;
     ndrt_matrix w = {to, a->rows, a->cols, a->cols, 1};
+    bool rows = a->c <= a->r;
+    ndrt_span s = ndrt_share(r, rows ? a->rows : a->cols, 1);
 
-    if (a->c <= a->r) {
-        for (int64_t i = 0; i < a->rows; i++)
+    if (rows) {
+        for (int64_t i = s.from; i < s.to; i++)
             f(to + i * a->cols, x + i * a->r, a->cols, a->c);
         return w;
     }
-    for (int64_t j = 0; j < a->cols; j++)
+    for (int64_t j = s.from; j < s.to; j++)
         f(to + j * a->rows, x + j * a->c, a->rows, a->r);
     w.r = 1;
     w.c = a->rows;
     return w;
 }
 
-static float *scratch(ndrt_rank *r, int64_t floats)
+static void grow(ndrt_rank *r, ndrt_own *own, size_t bytes)
 {
-    ndrt_state *st = r->state;
-    size_t bytes = (size_t)(floats + ALIGN) / ALIGN * ALIGN * sizeof(float);
-
-    if (bytes > st->wide_bytes) {
-        free(st->wide);
-        st->wide = aligned_alloc(ALIGN * sizeof(float), bytes);
-        st->wide_bytes = st->wide ? bytes : 0;
-    }
-    if (!st->wide) {
+    if (bytes <= own->wide_bytes)
+        return;
+    free(own->wide);
+    own->wide = aligned_alloc(ALIGN * sizeof(float), bytes);
+    own->wide_bytes = own->wide ? bytes : 0;
+    if (!own->wide) {
         ndrt_fail(r, NDRT_EINTERNAL, "out of memory for a product's operands "
                   "(%zu bytes)", bytes);
         ndrt_raise(r);
     }
-    return st->wide;
+}
+
+/* All threads use the first one's; it has one more reason to grow it. */
+static float *scratch(ndrt_rank *r, int64_t floats)
+{
+    size_t bytes = (size_t)(floats + ALIGN) / ALIGN * ALIGN * sizeof(float);
+    ndrt_own *own = r->nthreads > 1 ? &r->state->own : ndrt_mine(r);
+
+    if (own == ndrt_mine(r))
+        grow(r, own, bytes);
+    ndrt_barrier(r);
+    return own->wide;
 }
 
 static void wide_gemm(ndrt_rank *r, bool acc, const ndrt_matrix *a,
@@ -78,8 +89,9 @@ static void wide_gemm(ndrt_rank *r, bool acc, const ndrt_matrix *a,
 {
     int64_t na = (a->rows * a->cols + ALIGN - 1) / ALIGN * ALIGN;
     float *w = scratch(r, na + b->rows * b->cols);
-    ndrt_matrix x = widen(a, w, f), y = widen(b, w + na, f);
+    ndrt_matrix x = widen(r, a, w, f), y = widen(r, b, w + na, f);
 
+    ndrt_barrier(r);
     ndrt_gemm(r, acc, c->rows, c->cols, a->cols, x.x, x.r, x.c, y.x, y.r, y.c,
               to, c->r, c->c);
 }
@@ -95,10 +107,12 @@ void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 
     if (m == 0 || n == 0)
         return;
-    if (!ndrt_mm_arrange(&x, &y, &z, &key) || !ndrt_mm_has_bf16(r, &key))
+    bool library = ndrt_mm_arrange(&x, &y, &z, &key);
+    ndrt_mm_key piece = ndrt_mm_piece(&key);
+    if (library && ndrt_mm_has_bf16(r, &piece))
+        ndrt_mm_share(r, &key, x.x, y.x, c);
+    else
         wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);
-    else if (ndrt_mm_run(r, &key, x.x, y.x, c) != NDRT_OK)
-        ndrt_raise(r);
 }
 
 void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -111,4 +125,26 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 
     if (m > 0 && n > 0)
         wide_gemm(r, acc, &x, &y, &z, c, widen_f16);
+}
+
+void ndrt_gemm_bf16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n,
+                        int64_t k, const uint16_t *a, int64_t a_r,
+                        int64_t a_c, const uint16_t *b, int64_t b_r,
+                        int64_t b_c, float *c, int64_t c_r, int64_t c_c)
+{
+    ndrt_rank one = *r;
+
+    one.nthreads = 1;
+    ndrt_gemm_bf16(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
+}
+
+void ndrt_gemm_f16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                       const uint16_t *a, int64_t a_r, int64_t a_c,
+                       const uint16_t *b, int64_t b_r, int64_t b_c,
+                       float *c, int64_t c_r, int64_t c_c)
+{
+    ndrt_rank one = *r;
+
+    one.nthreads = 1;
+    ndrt_gemm_f16(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
 }

@@ -1,5 +1,5 @@
 /* gemm_blas.c - matrix products by a CBLAS; built where oneDNN is missing.
- * OpenBLAS keeps its own threads and buffers, shared by the ranks of a process.
+ * OpenBLAS keeps its own buffers, shared by the ranks of a process.
  */
 #include "ndrt_internal.h"
 
@@ -10,13 +10,21 @@ const char ndrt_mm_name[] = "CBLAS";
 
 ndrt_status ndrt_mm_open(ndrt_rank *r)
 {
-    ndrt_set_threads(r);
+    (void)r;
+    ndrt_set_threads();
     return NDRT_OK;
 }
 
 bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key)
 {
     (void)r;
+    (void)key;
+    return false;
+}
+
+/* Nobody knows which one it is. */
+bool ndrt_mm_merges(const ndrt_mm_key *key)
+{
     (void)key;
     return false;
 }
@@ -39,13 +47,13 @@ ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
     return NDRT_OK;
 }
 
-size_t ndrt_mm_scratch(const ndrt_rank *r)
+size_t ndrt_mm_scratch(const ndrt_own *own)
 {
-    (void)r;
+    (void)own;
     return 0;
 }
 
-void ndrt_mm_close(ndrt_rank *r)
+void ndrt_mm_close(ndrt_own *own)
 {
-    (void)r;
+    (void)own;
 }

@@ -1,8 +1,14 @@
 /* gemm_dnnl.c - matrix products by oneDNN, 2.x or 3.x.
  *
- * A primitive is made once per shape and rank, then found in a hash table. Its
- * scratchpad is ours: one buffer per rank, as large as the greediest needs.
- * Where the CPU has no bf16, that is remembered as a product that cannot run.
+ * Those of floats are calls of dnnl_sgemm, which on one thread is faster than a
+ * primitive for most shapes, and adds up in the same order whatever part of C
+ * it is asked for (see BLOCK).
+ *
+ * Those of bf16 are primitives. One is made once per shape and thread, then
+ * found in a hash table; that the library has made the same for another thread
+ * it knows itself. The scratchpad is ours: one buffer per thread, as large as
+ * the greediest needs. Where the CPU has no bf16, that is remembered as a
+ * product that cannot run.
  */
 #include "ndrt_internal.h"
 
@@ -77,10 +83,9 @@ static dnnl_status_t describe_operands(md_own md[3], const ndrt_mm_key *k)
     dnnl_dims_t sa = {k->ta ? 1 : k->lda, k->ta ? k->lda : 1};
     dnnl_dims_t sb = {k->tb ? 1 : k->ldb, k->tb ? k->ldb : 1};
     dnnl_dims_t sc = {k->ldc, 1};
-    dnnl_data_type_t type = k->bf16 ? dnnl_bf16 : dnnl_f32;
-    dnnl_status_t s = MD_CREATE(&md[0], da, type, sa);
+    dnnl_status_t s = MD_CREATE(&md[0], da, dnnl_bf16, sa);
 
-    s = s ? s : MD_CREATE(&md[1], db, type, sb);
+    s = s ? s : MD_CREATE(&md[1], db, dnnl_bf16, sb);
     return s ? s : MD_CREATE(&md[2], dc, dnnl_f32, sc);
 }
 
@@ -156,7 +161,7 @@ static dnnl_status_t make(ndrt_mm *mm, product *p)
 
     s = s ? s : make_attr(&attr, p->key.acc);
     s = s ? s : describe(&pd, mm->engine, md, attr);
-    if (p->key.bf16 && too_slow(s, pd))
+    if (too_slow(s, pd))
         s = dnnl_success;
     else
         s = s ? s : make_parts(mm, p, md, pd);
@@ -187,7 +192,7 @@ static bool same(const ndrt_mm_key *x, const ndrt_mm_key *y)
 {
     return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda &&
            x->ldb == y->ldb && x->ldc == y->ldc && x->ta == y->ta &&
-           x->tb == y->tb && x->acc == y->acc && x->bf16 == y->bf16;
+           x->tb == y->tb && x->acc == y->acc;
 }
 
 static unsigned hash(const ndrt_mm_key *x)
@@ -200,7 +205,7 @@ static unsigned hash(const ndrt_mm_key *x)
     h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldb;
     h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldc;
     h = h * 0x9e3779b97f4a7c15u +
-        (uint64_t)(x->ta | x->tb << 1 | x->acc << 2 | x->bf16 << 3);
+        (uint64_t)(x->ta | x->tb << 1 | x->acc << 2);
     return (unsigned)(h >> 32) % BUCKETS;
 }
 
@@ -232,8 +237,8 @@ ndrt_status ndrt_mm_open(ndrt_rank *r)
 {
     ndrt_mm *mm = calloc(1, sizeof *mm);
 
-    r->state->mm = mm;
-    ndrt_set_threads(r);
+    ndrt_mine(r)->mm = mm;
+    ndrt_set_threads();
     if (!mm || dnnl_engine_create(&mm->engine, dnnl_cpu, 0) ||
         dnnl_stream_create(&mm->stream, mm->engine,
                            dnnl_stream_default_flags))
@@ -245,13 +250,14 @@ bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key)
 {
     product *p = NULL;
 
-    return find(r->state->mm, key, &p) == dnnl_success && p->run;
+    return find(ndrt_mine(r)->mm, key, &p) == dnnl_success && p->run;
 }
 
-ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
-                        const void *b, float *c)
+/* ---- running it --------------------------------------------------------- */
+
+static dnnl_status_t run_bf16(ndrt_mm *mm, const ndrt_mm_key *key,
+                              const void *a, const void *b, float *c)
 {
-    ndrt_mm *mm = r->state->mm;
     product *p = NULL;
     dnnl_status_t s = find(mm, key, &p);
 
@@ -266,6 +272,47 @@ ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                                    {DNNL_ARG_SCRATCHPAD, p->scratch}};
         s = dnnl_primitive_execute(p->run, mm->stream, 4, args);
     }
+    return s;
+}
+
+/* dnnl_sgemm takes either of two ways, by the shape. Both add up in order
+ * unless k is large and B alone is transposed; then, one of them does it in
+ * halves. Of so many numbers at a time, neither does. */
+enum { BLOCK = 384 };
+
+static dnnl_status_t run_f32(const ndrt_mm_key *key, const float *a,
+                             const float *b, float *c)
+{
+    bool block = key->tb && !key->ta;
+    dnnl_status_t s = dnnl_success;
+
+    for (int64_t i = 0; i < key->k && !s;) {
+        int64_t k = key->k - i;
+        k = block && k > BLOCK ? BLOCK : k;
+        s = dnnl_sgemm(key->ta ? 'T' : 'N', key->tb ? 'T' : 'N', key->m,
+                       key->n, k, 1.0f, a + i * (key->ta ? key->lda : 1),
+                       key->lda, b + i * (key->tb ? 1 : key->ldb), key->ldb,
+                       key->acc || i > 0 ? 1.0f : 0.0f, c, key->ldc);
+        i += k;
+    }
+    return s;
+}
+
+/* The kernels for AVX-512 know no other order of additions, tails included, for
+ * pieces of the sizes that gemm.c makes; those for older CPUs do. */
+bool ndrt_mm_merges(const ndrt_mm_key *key)
+{
+    unsigned all = (unsigned)dnnl_cpu_isa_avx512_core;
+
+    return !key->bf16 && ((unsigned)dnnl_get_effective_cpu_isa() & all) == all;
+}
+
+ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
+                        const void *b, float *c)
+{
+    dnnl_status_t s = key->bf16 ? run_bf16(ndrt_mine(r)->mm, key, a, b, c)
+                                : run_f32(key, a, b, c);
+
     if (!s)
         return NDRT_OK;
     return ndrt_fail(r, NDRT_EINTERNAL, "oneDNN status %d in a product of "
@@ -273,14 +320,14 @@ ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                      (long long)key->n, (long long)key->k);
 }
 
-size_t ndrt_mm_scratch(const ndrt_rank *r)
+size_t ndrt_mm_scratch(const ndrt_own *own)
 {
-    return r->state->mm ? r->state->mm->scratch_bytes : 0;
+    return own->mm ? own->mm->scratch_bytes : 0;
 }
 
-void ndrt_mm_close(ndrt_rank *r)
+void ndrt_mm_close(ndrt_own *own)
 {
-    ndrt_mm *mm = r->state->mm;
+    ndrt_mm *mm = own->mm;
 
     if (!mm)
         return;
@@ -297,5 +344,5 @@ void ndrt_mm_close(ndrt_rank *r)
         dnnl_engine_destroy(mm->engine);
     free(mm->scratch);
     free(mm);
-    r->state->mm = NULL;
+    own->mm = NULL;
 }

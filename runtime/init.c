@@ -1,5 +1,6 @@
 /* init.c - initial values of parameters. A value is a function of (seed, name,
- * global index), so it does not depend on how the tensor is cut.
+ * global index), so it does not depend on how the tensor is cut, nor on which
+ * thread makes it.
  */
 #include "ndrt_internal.h"
 #include "ndrt_math.h"
@@ -57,21 +58,32 @@ float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
     return 0.0f;
 }
 
-void ndrt_init_params(ndrt_rank *r, uint64_t seed)
+static void init_param(ndrt_rank *r, int param, uint64_t seed)
 {
     const ndrt_program *p = r->program;
+    const ndrt_param *q = &p->params[param];
+    float *x = (float *)(void *)(r->arena +
+                                 ndrt_weights_at(p, r->device, param));
+    uint32_t stream = ndrt_stream(q->name);
+    ndrt_walk w = ndrt_walk_param(p, r->rank, param, -1);
+    int64_t all = ndrt_walk_count(&w), at = 0;
 
-    for (int i = 0; i < p->nparams; i++) {
-        const ndrt_param *q = &p->params[i];
-        size_t at = ndrt_weights_at(p, r->device, i);
-        if (at == NDRT_NONE)
-            continue;
-        float *x = (float *)(void *)(r->arena + at);
-        uint32_t stream = ndrt_stream(q->name);
-        ndrt_walk w = ndrt_walk_param(p, r->rank, i, -1);
-        while (ndrt_walk_next(&w))
-            for (int64_t j = 0; j < w.length; j++)
-                x[w.local + j] = ndrt_init_value(q, seed, stream,
-                                                 (uint64_t)(w.global + j));
+    for (; ndrt_walk_next(&w); at += w.length) {
+        ndrt_span s = ndrt_share_run(r, all, at, w.length);
+        for (int64_t j = s.from; j < s.to; j++)
+            x[w.local + j] = ndrt_init_value(q, seed, stream,
+                                             (uint64_t)(w.global + j));
     }
+}
+
+static void init_all(ndrt_rank *r, void *seed)
+{
+    for (int i = 0; i < r->program->nparams; i++)
+        if (ndrt_weights_at(r->program, r->device, i) != NDRT_NONE)
+            init_param(r, i, *(const uint64_t *)seed);
+}
+
+ndrt_status ndrt_init_params(ndrt_rank *r, uint64_t seed)
+{
+    return ndrt_together(r, init_all, &seed);
 }

@@ -154,8 +154,7 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
 {
     ndrt_log *l = r->state->log;
     int64_t steps = r->state->config->train.steps;
-    size_t scratch = ndrt_mm_scratch(r) + r->state->wide_bytes +
-                     r->state->packed_bytes +
+    size_t scratch = ndrt_own_bytes(r) + r->state->packed_bytes +
                      r->state->comm->ops->scratch(r->state->comm);
     double t = ndrt_now(), per_step;
     char eta[32], text[24];
@@ -234,6 +233,46 @@ void ndrt_bytes(char out[24], size_t bytes)
     snprintf(out, 24, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
 }
 
+/* The arena of a device by what it holds. */
+static void print_parts(ndrt_rank *r, int device)
+{
+    const ndrt_course *c = r->state->course;
+    const ndrt_device *d = &c->program.devices[device];
+    size_t rest = ndrt_arena_bytes(c, device);
+    struct {
+        const char *what;
+        size_t bytes;
+    } part[] = {{"weights", 0}, {"gradients", 0}, {"optimizer", 0},
+                {"versions", rest - ndrt_older_at(c, device)},
+                {"temporary", d->temp_bytes}, {"inputs and saved", 0}};
+    enum { N = sizeof part / sizeof *part };
+    char text[24];
+
+    for (int i = 0; i < d->nplaces; i++) {
+        const ndrt_place *p = &d->places[i];
+        const ndrt_bucket *b = &c->program.buckets[p->bucket];
+        size_t n = b->n * sizeof(float), zero = b->zero ? 1 : 0;
+        for (int a = 0; zero && a < c->program.nmesh; a++)
+            if (b->zero >> a & 1)
+                zero *= (size_t)c->program.mesh_size[a];
+        part[0].bytes += n;
+        part[1].bytes += p->grads == NDRT_NONE ? 0 : n;
+        n /= zero ? zero : 1;
+        part[2].bytes += (p->state1 == NDRT_NONE ? 0 : n) +
+                         (p->state2 == NDRT_NONE ? 0 : n);
+    }
+    for (int i = 0; i < N - 1; i++)
+        rest -= part[i].bytes;
+    part[N - 1].bytes = rest;
+    for (int i = 0, any = 0; i < N; i++) {
+        if (!part[i].bytes)
+            continue;
+        ndrt_bytes(text, part[i].bytes);
+        fprintf(stderr, "%s%s %s", any++ ? ", " : "  ", part[i].what, text);
+    }
+    fputc('\n', stderr);
+}
+
 void ndrt_banner(ndrt_rank *r, bool local)
 {
     const ndrt_program *p = r->program;
@@ -257,7 +296,9 @@ void ndrt_banner(ndrt_rank *r, bool local)
         fprintf(stderr, "%s: ", p->name);
         if (p->ndevices > 1)
             fprintf(stderr, "device %d: ", d);
-        fprintf(stderr, "arena %s per rank (%zu bytes)\n", text, bytes);
+        fprintf(stderr, "arena %s per rank (%zu bytes)\n%s:", text, bytes,
+                p->name);
+        print_parts(r, d);
     }
     if (r->state->comm->cpus == 0)
         fprintf(stderr, "%s: note: there are more ranks than CPUs\n",

@@ -14,20 +14,21 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-enum { STACK_BYTES = 16 << 20 };
-
 ndrt_status ndrt_fail(ndrt_rank *r, ndrt_status s, const char *fmt, ...)
 {
     ndrt_state *st = r->state;
     va_list ap;
 
+    ndrt_lock_failure(r, true);
     if (st->status == NDRT_OK) {
         st->status = s;
         va_start(ap, fmt);
         vsnprintf(st->error, sizeof st->error, fmt, ap);
         va_end(ap);
     }
-    return st->status;
+    s = st->status;
+    ndrt_lock_failure(r, false);
+    return s;
 }
 
 static void read_fail_at(ndrt_rank *r)
@@ -70,16 +71,22 @@ static ndrt_status set_up(ndrt_rank *r)
     if (s == NDRT_OK)
         s = check_target(r, r->state->config->times_path);
     if (s == NDRT_OK)
+        s = check_target(r, r->state->config->profile_path);
+    if (s == NDRT_OK)
         s = ndrt_data_open(r);
     if (s == NDRT_OK)
         s = ndrt_lane_open(r);
+    if (s == NDRT_OK)
+        s = ndrt_team_open(r);
     if (s != NDRT_OK)
         return s;
-    ndrt_init_params(r, t->seed);
-    if (r->state->config->resume_path)
+    s = ndrt_init_params(r, t->seed);
+    if (s == NDRT_OK && r->state->config->resume_path)
         s = ndrt_resume(r);
     if (s == NDRT_OK)
         s = ndrt_trace_open(r);         /* knows where the run begins */
+    if (s == NDRT_OK)
+        s = ndrt_profile_open(r);
     if (s == NDRT_OK)
         s = ndrt_check_folder(r);
     if (s != NDRT_OK || r->state->config->resume_path)
@@ -93,8 +100,10 @@ static ndrt_status set_up(ndrt_rank *r)
 static ndrt_status work(ndrt_rank *r)
 {
     const ndrt_config *c = r->state->config;
-    ndrt_status s = ndrt_train_loop(r);
+    ndrt_status s = ndrt_profile_peaks(r);
 
+    if (s == NDRT_OK)
+        s = ndrt_train_loop(r);
     if (s == NDRT_OK && c->check_replicas)
         s = ndrt_check_replicas(r);
     if (s == NDRT_OK && c->save_path)
@@ -103,6 +112,8 @@ static ndrt_status work(ndrt_rank *r)
         s = ndrt_count_write(r);
     if (s == NDRT_OK)
         s = ndrt_trace_write(r);
+    if (s == NDRT_OK)
+        s = ndrt_profile_write(r);
     ndrt_status logged = ndrt_log_close(r);
     if (s == NDRT_OK && c->generate)
         s = ndrt_generate(r, stdout);
@@ -137,7 +148,8 @@ ndrt_status ndrt_run_rank(ndrt_rank *r)
     ndrt_lane_close(r);
     ndrt_log_close(r);
     ndrt_data_close(r);
-    ndrt_mm_close(r);
+    ndrt_team_close(r);
+    ndrt_own_close(&r->state->own);
     return s;
 }
 
@@ -183,7 +195,7 @@ ndrt_status ndrt_run_local(const ndrt_program *p, const ndrt_config *config)
         return NDRT_EINTERNAL;
     }
     pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    pthread_attr_setstacksize(&attr, NDRT_STACK_BYTES);
     for (int i = 0; i < n; i++) {
         if (!start(p, config, w, &jobs[i], i, &attr)) {
             ndrt_comm *c = ndrt_world_comm(w, i);

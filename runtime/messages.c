@@ -54,17 +54,25 @@ static bool is_wanted(const ndrt_pass *pass, const sched_action *a)
            (pass->only_mb < 0 || a->mb == pass->only_mb);
 }
 
+static ndrt_chore part_of(sched_op op)
+{
+    return op == SCHED_U ? NDRT_PART_UPDATE
+           : sched_is_compute(op) ? NDRT_PART_OTHER : NDRT_PART_MESSAGES;
+}
+
 /* r: the rank or its double. */
 static ndrt_status perform(ndrt_rank *r, int at)
 {
+    const sched_action *a = &row_of(r)->v[at];
     ndrt_state *st = r->state;
 
     ndrt_doze(&st->jitter);
-    if (!st->stamps)
-        return ndrt_act(r, &row_of(r)->v[at]);
-    st->stamps[at].start = ndrt_now();
-    ndrt_status s = ndrt_act(r, &row_of(r)->v[at]);
-    st->stamps[at].end = ndrt_now();
+    if (st->stamps)
+        st->stamps[at].start = ndrt_now();
+    ndrt_status s = ndrt_act(r, a);
+    if (st->stamps)
+        st->stamps[at].end = ndrt_now();
+    ndrt_spent(r, part_of(a->op));
     return s;
 }
 
@@ -186,6 +194,8 @@ ndrt_status ndrt_follow(ndrt_rank *r, const ndrt_pass *pass)
         bool wanted = is_wanted(pass, a);
         if (l && wanted)
             s = wait_for(r, needs_of(r)[i]);
+        if (l && wanted)
+            ndrt_spent(r, NDRT_PART_MESSAGES);
         if (s == NDRT_OK && wanted)
             s = perform(r, i);
         if (s == NDRT_OK && wanted && a->op == SCHED_F && r->state->tally)
@@ -193,7 +203,10 @@ ndrt_status ndrt_follow(ndrt_rank *r, const ndrt_pass *pass)
         if (l)
             got_on(l);
     }
-    return l && s == NDRT_OK ? wait_for_all(r) : s;
+    if (l && s == NDRT_OK)
+        s = wait_for_all(r);
+    ndrt_spent(r, NDRT_PART_MESSAGES);
+    return s;
 }
 
 /* ---- opening and closing ----------------------------------------------- */

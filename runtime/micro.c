@@ -30,10 +30,10 @@ ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *))
     double *note = r->state->micro_loss;
 
     if (!loss || !note || !r->training)
-        return ndrt_call(r, f);
+        return ndrt_compute(r, f);
     float before = *loss;
     *loss = 0.0f;
-    ndrt_status s = ndrt_call(r, f);
+    ndrt_status s = ndrt_compute(r, f);
     note[r->mb] += ndrt_loss_share(r);     /* 0 of stages without the loss */
     *loss += before;
     return s;
@@ -42,7 +42,7 @@ ndrt_status ndrt_micro_forward(ndrt_rank *r, void (*f)(ndrt_rank *))
 ndrt_status ndrt_micro_again(ndrt_rank *r, void (*f)(ndrt_rank *))
 {
     float *loss = ndrt_loss_at(r), sum = loss ? *loss : 0.0f;
-    ndrt_status s = ndrt_call(r, f);
+    ndrt_status s = ndrt_compute(r, f);
 
     if (loss)
         *loss = sum;

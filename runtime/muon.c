@@ -15,12 +15,15 @@
  * The momentum is element by element, so `zero` cuts it like other state: the
  * ranks then gather d, in place of the gradient. Where mesh axes cut a matrix,
  * its ranks gather the pieces of one matrix at a time. All ranks that hold a
- * piece compute the same bits and take theirs.
+ * piece compute the same bits and take theirs. The threads of a rank share out
+ * all loops over elements and all products.
  */
 #include "ndrt_internal.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { LINE = 16 };               /* floats of a cache line */
 
 /* Room for one matrix; must agree with passes/memplan.c. */
 typedef struct room {
@@ -147,30 +150,51 @@ static ndrt_status gather(ndrt_rank *r, int param, const float *piece,
 
 /* ---- one matrix -------------------------------------------------------- */
 
-/* Leaves the orthogonal matrix in k->x. Rows of X are the shorter side; X lies
- * in memory as the weight does. */
-static void orthogonalise(ndrt_rank *r, const ndrt_param *q, int64_t steps,
-                          room *k)
+typedef struct job {              /* of all threads */
+    const ndrt_param *q;
+    int param;
+    const ndrt_rule *rule;
+    const room *room;
+    double sums[NDRT_SUMS];
+    float *weights;
+} job;
+
+static void scale(ndrt_rank *r, float *x, int64_t n, float by)
 {
+    ndrt_span s = ndrt_share(r, n, LINE);
+
+    for (int64_t i = s.from; i < s.to; i++)
+        x[i] *= by;
+    ndrt_barrier(r);
+}
+
+/* Each thread's own view of the room: x and y change places. Leaves the
+ * orthogonal matrix in k->x. Rows of X are the shorter side; X lies in memory
+ * as the weight does. */
+static void orthogonalise(ndrt_rank *r, job *j, room *k)
+{
+    const ndrt_param *q = j->q;
     bool swap = q->fan_in > q->fan_out;
     int64_t rows = swap ? q->fan_out : q->fan_in;
     int64_t cols = swap ? q->fan_in : q->fan_out;
     int64_t xr = swap ? 1 : cols, xc = swap ? rows : 1, n = rows * cols;
-    double norm = sqrt(ndrt_sum_squares(k->x, (size_t)n));
-    const float one = (float)(1.0 / (norm > 1e-7 ? norm : 1e-7));
 
-    for (int64_t i = 0; i < n; i++)
-        k->x[i] *= one;
-    for (int64_t step = 0; step < steps; step++) {
+    ndrt_add_squares(r, k->x, (size_t)n, j->sums);
+    ndrt_barrier(r);
+    double norm = sqrt(ndrt_total(j->sums));
+    scale(r, k->x, n, (float)(1.0 / (norm > 1e-7 ? norm : 1e-7)));
+    for (int64_t step = 0; step < j->rule->train->ns_steps; step++) {
         float *x = k->x;
         ndrt_gemm(r, false, rows, rows, cols, x, xr, xc, x, xc, xr, k->a,
                   rows, 1);
         ndrt_gemm(r, false, rows, rows, rows, k->a, rows, 1, k->a, rows, 1,
                   k->b, rows, 1);
-        for (int64_t i = 0; i < rows * rows; i++)
+        ndrt_span s = ndrt_share(r, rows, 1);
+        for (int64_t i = s.from * rows; i < s.to * rows; i++)
             k->b[i] = -4.7750f * k->a[i] + 2.0315f * k->b[i];
-        for (int64_t i = 0; i < rows; i++)
+        for (int64_t i = s.from; i < s.to; i++)
             k->b[i * rows + i] += 3.4445f;
+        ndrt_barrier(r);
         ndrt_gemm(r, false, rows, cols, rows, k->b, rows, 1, x, xr, xc, k->y,
                   xr, xc);
         k->x = k->y;
@@ -178,26 +202,35 @@ static void orthogonalise(ndrt_rank *r, const ndrt_param *q, int64_t steps,
     }
 }
 
-static ndrt_status update_matrix(ndrt_rank *r, int param, const ndrt_rule *u,
-                                 const float *d, float *weights, room *k)
+static void use_matrix(ndrt_rank *r, void *arg)
 {
-    const ndrt_param *q = &r->program->params[param];
-    double tall = (double)q->fan_out / (double)q->fan_in;
+    job *j = arg;
+    const ndrt_rule *u = j->rule;
+    double tall = (double)j->q->fan_out / (double)j->q->fan_in;
     const float rate = (float)(u->lr * sqrt(tall > 1.0 ? tall : 1.0));
     const float shrink = (float)(u->lr * u->weight_decay);
-    ndrt_status s = gather(r, param, d, k);
+    room k = *j->room;
+    ndrt_walk w = walk_piece(r->program, r->rank, j->param);
+    int64_t all = ndrt_walk_count(&w), at = 0;
 
-    if (s != NDRT_OK)
-        return s;
-    orthogonalise(r, q, u->train->ns_steps, k);
-    ndrt_walk w = walk_piece(r->program, r->rank, param);
-    while (ndrt_walk_next(&w)) {
-        float *to = weights + w.local;
-        const float *x = k->x + w.global;
-        for (int64_t i = 0; i < w.length; i++)
+    orthogonalise(r, j, &k);
+    for (; ndrt_walk_next(&w); at += w.length) {
+        float *to = j->weights + w.local;
+        const float *x = k.x + w.global;
+        ndrt_span s = ndrt_share_run(r, all, at, w.length);
+        for (int64_t i = s.from; i < s.to; i++)
             to[i] = to[i] - shrink * to[i] - rate * x[i];
     }
-    return NDRT_OK;
+}
+
+static ndrt_status update_matrix(ndrt_rank *r, int param, const ndrt_rule *u,
+                                 const float *d, float *weights, const room *k)
+{
+    job j = {.q = &r->program->params[param], .param = param, .rule = u,
+             .room = k, .weights = weights};
+    ndrt_status s = gather(r, param, d, k);
+
+    return s == NDRT_OK ? ndrt_together(r, use_matrix, &j) : s;
 }
 
 /* ---- a bucket ---------------------------------------------------------- */
@@ -239,39 +272,47 @@ static ndrt_status update_param(ndrt_rank *r, int param, const ndrt_rule *u)
 }
 
 /* The direction takes the place of the gradient. */
-static void momentum(const ndrt_rule *u, size_t n, float *restrict g,
+static void momentum(const ndrt_rule *u, int64_t n, float *restrict g,
                      float *restrict m)
 {
     const float mu = (float)u->train->momentum;
-    const float rest = (float)(1.0 - u->train->momentum), scale = u->scale;
+    const float rest = (float)(1.0 - u->train->momentum), by = u->scale;
     const bool nesterov = u->train->nesterov;
 
-    for (size_t i = 0; i < n; i++) {
-        float x = g[i] * scale;
+    for (int64_t i = 0; i < n; i++) {
+        float x = g[i] * by;
         m[i] += rest * (x - m[i]);
         g[i] = nesterov ? x + mu * (m[i] - x) : m[i];
     }
 }
 
-static ndrt_status run(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u)
-{
-    const ndrt_bucket *b = &r->program->buckets[pl->bucket];
-    float *g = (float *)(void *)(r->arena + pl->grads);
-    size_t from, n;
-    ndrt_status s = NDRT_OK;
+typedef struct direction {
+    const ndrt_place *place;
+    const ndrt_rule *rule;
+} direction;
 
-    ndrt_my_part(r, pl->bucket, &from, &n);
-    momentum(u, n, g + from, (float *)(void *)(r->arena + pl->state1));
-    if (b->zero)
-        s = ndrt_gather_parts(r, pl->bucket, g);
-    for (int i = 0; i < b->nparams && s == NDRT_OK; i++)
-        s = update_param(r, b->params[i], u);
-    return s;
+static void find_direction(ndrt_rank *r, void *arg)
+{
+    const direction *d = arg;
+    size_t from, n;
+
+    ndrt_my_part(r, d->place->bucket, &from, &n);
+    ndrt_span s = ndrt_share(r, (int64_t)n, LINE);
+    float *g = (float *)(void *)(r->arena + d->place->grads) + from;
+    float *m = (float *)(void *)(r->arena + d->place->state1);
+    momentum(d->rule, s.to - s.from, g + s.from, m + s.from);
 }
 
 ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u)
 {
-    if (setjmp(r->state->jump))      /* a product failed */
-        return r->state->status;
-    return run(r, pl, u);
+    const ndrt_bucket *b = &r->program->buckets[pl->bucket];
+    direction d = {pl, u};
+    ndrt_status s = ndrt_together(r, find_direction, &d);
+
+    if (s == NDRT_OK && b->zero)
+        s = ndrt_gather_parts(r, pl->bucket,
+                              (float *)(void *)(r->arena + pl->grads));
+    for (int i = 0; i < b->nparams && s == NDRT_OK; i++)
+        s = update_param(r, b->params[i], u);
+    return s;
 }

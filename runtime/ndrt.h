@@ -137,6 +137,7 @@ typedef enum { NDRT_NEWEST, NDRT_STASHED, NDRT_BEHIND } ndrt_weights_kind;
  * hold the parameters of all of them, each once. */
 typedef struct ndrt_device {
     size_t fixed_bytes;           /* of the arena; then its stages' slots */
+    size_t temp_bytes;            /* of these, what no list leaves to others */
     int nplaces;
     const ndrt_place *places;     /* buckets on this device, ascending */
     const size_t *inputs;         /* per program input: byte offset, or
@@ -252,6 +253,9 @@ typedef struct ndrt_program {
     const uint32_t *groups;       /* mesh masks used by collectives; the
                                      index is the group argument below */
     int nflights;                 /* tickets of calls in flight */
+    int nmarks;                   /* kernels, if their ends are marked */
+    const char *const *marks;
+    uint64_t marks_key;           /* of another program, another one */
     uint32_t loss_sum;            /* mesh axes the loss is pending over */
     ndrt_train train;
 } ndrt_program;
@@ -294,6 +298,9 @@ void ndrt_barrier(ndrt_rank *r);
 /* memcpy and a memset to 0, shared out. They end with a barrier. */
 void ndrt_copy(ndrt_rank *r, void *to, const void *from, size_t bytes);
 void ndrt_clear(ndrt_rank *r, void *x, size_t bytes);
+
+/* Of a program that can tell where its time goes: kernel `mark` ends here. */
+void ndrt_mark(ndrt_rank *r, int mark);
 
 /* Long sums over rows are made in NDRT_PARTS parts of the rows, each by one
  * thread; then the parts are added up in order. So it does not matter how many

@@ -42,7 +42,7 @@ typedef struct ndrt_config {
     enum { NDRT_MESSAGES_AHEAD, NDRT_MESSAGES_INLINE } messages;
     const char *schedule;         /* instead of the program's; or NULL */
     int64_t microbatches;         /* 0: the program's */
-    const char *trace_path, *times_path;
+    const char *trace_path, *times_path, *profile_path;
     int64_t trace_step;           /* 0: the third */
     const ndrt_course *course;    /* what these choices come to */
     bool done;                    /* --help or --version: nothing to run */
@@ -75,6 +75,8 @@ typedef struct ndrt_count ndrt_count;       /* count.c */
 typedef struct ndrt_air ndrt_air;           /* flight.c */
 typedef struct ndrt_lane ndrt_lane;         /* messages.c */
 typedef struct ndrt_trace ndrt_trace;       /* trace.c */
+typedef struct ndrt_team ndrt_team;         /* team.c */
+typedef struct ndrt_profile ndrt_profile;   /* profile.c */
 
 typedef struct ndrt_jitter {      /* jitter.c */
     uint32_t most, random;        /* microseconds; the generator's state */
@@ -88,6 +90,13 @@ typedef struct ndrt_step_line {
     int64_t step, tokens;
     double loss, grad_norm, lr;
 } ndrt_step_line;
+
+typedef struct ndrt_own {         /* what a thread of a rank has for itself */
+    ndrt_mm *mm;                  /* matrix products made so far */
+    float *wide;                  /* gemm16.c: narrow operands as floats */
+    size_t wide_bytes;
+    jmp_buf jump;                 /* out of generated code */
+} ndrt_own;
 
 typedef struct ndrt_state {
     const ndrt_config *config;
@@ -104,9 +113,8 @@ typedef struct ndrt_state {
                                      of its matrices, see ndrt_whole_group */
     int64_t *ones;                /* equal pieces: 1 for every rank */
     double *all;                  /* NDRT_WIDE numbers of every rank */
-    ndrt_mm *mm;                  /* matrix products made so far */
-    float *wide;                  /* gemm16.c: narrow operands as floats */
-    size_t wide_bytes;
+    ndrt_own own;                 /* of the rank's own thread */
+    ndrt_team *team;              /* NULL: there is no other */
     char *packed;                 /* all_to_all.c: what is sent, received */
     size_t packed_bytes;
     size_t *parts;                /* 4 numbers per rank */
@@ -118,6 +126,7 @@ typedef struct ndrt_state {
     ndrt_jitter jitter;
     ndrt_trace *trace;            /* NULL: no time is taken */
     ndrt_stamp *stamps;           /* per action of the list; or NULL */
+    ndrt_profile *profile;        /* NULL: marks are passed over */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -130,8 +139,32 @@ typedef struct ndrt_state {
     double *tally;                /* sum and count of each metric, or NULL */
     int64_t tally_rows;           /* of the batch, that count */
     double *micro_loss;           /* per microbatch; NULL: not asked for */
-    jmp_buf jump;                 /* out of generated code */
 } ndrt_state;
+
+/* ---- team.c: the threads of a rank ------------------------------------- */
+
+enum { NDRT_STACK_BYTES = 16 << 20 };      /* of each thread that computes */
+/* After the rank's own products and helpers are there, as they stay where they
+ * are while its threads may be bound to CPUs. */
+ndrt_status ndrt_team_open(ndrt_rank *r);
+void ndrt_team_close(ndrt_rank *r);
+/* Joint work of all threads, each with a double of the rank: a failure in one
+ * of them (ndrt_raise) ends it in all, and comes back. */
+typedef void ndrt_work(ndrt_rank *r, void *arg);
+ndrt_status ndrt_together(ndrt_rank *r, ndrt_work *work, void *arg);
+/* For what one thread does for all: to that one the rank itself, with which it
+ * is alone; NULL to the others, after it has come to its next barrier. */
+ndrt_rank *ndrt_alone(ndrt_rank *r);
+/* What this thread has for itself. */
+ndrt_own *ndrt_mine(const ndrt_rank *r);
+void ndrt_own_close(ndrt_own *own);
+size_t ndrt_own_bytes(const ndrt_rank *r);         /* of all threads */
+/* Of n elements this thread's part, as far as it lies in the `length` of them
+ * from `at` on; counted from there. */
+ndrt_span ndrt_share_run(const ndrt_rank *r, int64_t n, int64_t at,
+                         int64_t length);
+/* Around changes of the rank's failure. */
+void ndrt_lock_failure(ndrt_rank *r, bool lock);
 
 /* ---- experts.c -------------------------------------------------------- */
 
@@ -214,6 +247,23 @@ void ndrt_trace_end(ndrt_rank *r);
 ndrt_status ndrt_trace_write(ndrt_rank *r);
 void ndrt_trace_free(ndrt_rank *r);
 
+/* ---- profile.c: the time of kernels -------------------------------------- */
+
+typedef enum {
+    NDRT_PART_DATA, NDRT_PART_ZERO, NDRT_PART_MESSAGES, NDRT_PART_REDUCE,
+    NDRT_PART_NORM, NDRT_PART_SUMS, NDRT_PART_UPDATE, NDRT_PART_LOG,
+    NDRT_PART_OTHER, NDRT_NPARTS
+} ndrt_chore;
+/* That part of the runtime's work ends here: as ndrt_mark. */
+void ndrt_spent(ndrt_rank *r, ndrt_chore part);
+/* A training step begins, or ends: marks outside of one mean nothing. */
+void ndrt_profile_step(ndrt_rank *r, bool on);
+ndrt_status ndrt_profile_open(ndrt_rank *r);
+/* All ranks call these; rank 0 writes the file. */
+ndrt_status ndrt_profile_peaks(ndrt_rank *r);
+ndrt_status ndrt_profile_write(ndrt_rank *r);
+void ndrt_profile_free(ndrt_rank *r);
+
 /* ---- rank.c: where a rank stands, what it holds ----------------------- */
 
 int ndrt_mesh_ranks(const ndrt_program *p);
@@ -262,6 +312,7 @@ ndrt_walk ndrt_walk_param(const ndrt_program *p, int rank, int param,
 ndrt_walk ndrt_walk_tensor(const ndrt_program *p, int rank,
                            const ndrt_tensor *t, int mb);
 bool ndrt_walk_next(ndrt_walk *w);
+int64_t ndrt_walk_count(const ndrt_walk *w);       /* elements of all runs */
 
 /* ---- cell.c: the stage and the microbatch that run ---------------------- */
 
@@ -294,7 +345,7 @@ uint64_t ndrt_hash(const char *s);                 /* FNV-1a, 64 bits */
 uint32_t ndrt_stream(const char *name);            /* its 32-bit fold */
 float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
                       uint64_t index);
-void ndrt_init_params(ndrt_rank *r, uint64_t seed);
+ndrt_status ndrt_init_params(ndrt_rank *r, uint64_t seed);
 
 /* ---- comm.c ----------------------------------------------------------- */
 
@@ -309,7 +360,9 @@ ndrt_status ndrt_sum_doubles(ndrt_rank *r, double *v, int n);
 /* All ranks return the failure of the lowest rank that has one. */
 ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
 /* A communication call of generated code passes the first of these before and
- * the second after, which does not return to it after a failure. */
+ * the second after, which does not return to it after a failure. Of a team's
+ * threads the first makes the call: to the others enter returns NULL, when all
+ * is done. */
 ndrt_comm *ndrt_enter(ndrt_rank *r);
 void ndrt_leave(ndrt_rank *r, ndrt_status s);
 /* Turns a communicator's status into the rank's failure. */
@@ -323,36 +376,44 @@ void ndrt_group_free(ndrt_group *g);
 
 /* ---- gemm.c ----------------------------------------------------------- */
 
-/* Threads that each rank computes its products with. */
+/* Threads that each rank computes with. */
 int ndrt_threads(const ndrt_rank *r);
-void ndrt_set_threads(const ndrt_rank *r);     /* for the calling rank */
+/* A library starts no threads for the calling one. */
+void ndrt_set_threads(void);
 /* Element (i, j) of [rows, cols] is x[i*r + j*c]. */
 typedef struct ndrt_matrix {
     const void *x;
     int64_t rows, cols, r, c;
 } ndrt_matrix;
-typedef struct ndrt_mm_key ndrt_mm_key;
+/* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
+ * or stored transposed with that stride between columns. */
+typedef struct ndrt_mm_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    bool ta, tb, acc;
+    bool bf16;                    /* A and B are; C is float */
+} ndrt_mm_key;
 /* Turns C = A B around where that makes the rows of C contiguous, and fills
  * the key; false if no library takes the operands as they lie. */
 bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
                      ndrt_mm_key *key);
+/* The pieces of a product, shared out; ends with a barrier. And the first one:
+ * it tells what all of them are like. */
+void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
+                   const void *b, float *c);
+ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
 
 /* ---- gemm_dnnl.c or gemm_blas.c --------------------------------------- */
 
-/* C row-major with row stride ldc; a matrix is [rows, cols] with row stride ld,
- * or stored transposed with that stride between columns. */
-struct ndrt_mm_key {
-    int64_t m, n, k, lda, ldb, ldc;
-    bool ta, tb, acc;
-    bool bf16;                    /* A and B are; C is float */
-};
-ndrt_status ndrt_mm_open(ndrt_rank *r);
+ndrt_status ndrt_mm_open(ndrt_rank *r);            /* for the calling thread */
 /* Is there something faster for these bf16 operands than to widen them? */
 bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key);
 ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                         const void *b, float *c);
-size_t ndrt_mm_scratch(const ndrt_rank *r);        /* bytes */
-void ndrt_mm_close(ndrt_rank *r);
+/* Does C come out the same, bit by bit, whether its pieces are computed one by
+ * one or several at one go? */
+bool ndrt_mm_merges(const ndrt_mm_key *key);
+size_t ndrt_mm_scratch(const ndrt_own *own);       /* bytes */
+void ndrt_mm_close(ndrt_own *own);
 extern const char ndrt_mm_name[];
 
 /* ---- files.c: only regular files ---------------------------------------- */
@@ -530,7 +591,14 @@ double ndrt_lr(const ndrt_train *t, int64_t update);       /* 1-based */
  * sum, or its zero part of it. */
 ndrt_status ndrt_reduce_grads(ndrt_rank *r);
 /* This rank's share of the squared norm: each element counts on one rank. */
-double ndrt_square_norm(const ndrt_rank *r);
+double ndrt_square_norm(ndrt_rank *r);
+/* In joint work: the sum of squares of x in NDRT_SUMS parts. Each thread adds
+ * those of its parts to sums; their sum in order does not depend on how many
+ * threads there are. */
+enum { NDRT_SUMS = 64 };
+void ndrt_add_squares(const ndrt_rank *r, const float *x, size_t n,
+                      double sums[NDRT_SUMS]);
+double ndrt_total(const double sums[NDRT_SUMS]);
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr);
 /* The part of the bucket's flat range that this rank updates. */
 void ndrt_my_part(const ndrt_rank *r, int bucket, size_t *from, size_t *n);
@@ -564,15 +632,17 @@ ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u);
 /* ---- train.c ---------------------------------------------------------- */
 
 ndrt_status ndrt_train_loop(ndrt_rank *r);
-void ndrt_zero_grads(const ndrt_rank *r);
+ndrt_status ndrt_zero_grads(ndrt_rank *r);
 /* The forward pass alone with training off. only_mb >= 0: that microbatch. */
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
 /* The sum of the losses of the microbatches here; NULL: not on this stage. */
 float *ndrt_loss_at(const ndrt_rank *r);
 /* One action of the list, at its stage and microbatch. */
 ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a);
-/* Runs generated code; a failure inside it comes back as a status. */
+/* Runs generated code, by this thread alone or by all of them; a failure inside
+ * it comes back as a status. */
 ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *));
+ndrt_status ndrt_compute(ndrt_rank *r, void (*f)(ndrt_rank *));
 /* Leaves generated code after a failure. */
 _Noreturn void ndrt_raise(ndrt_rank *r);
 

@@ -12,6 +12,8 @@
 
 #include <math.h>
 
+enum { LINE = 16 };               /* floats of a cache line */
+
 /* ---- the learning rate ------------------------------------------------ */
 
 /* How far from the start of the decay (0) to the last update (1). */
@@ -149,11 +151,32 @@ static bool counts(const ndrt_rank *r, int bucket)
     return true;
 }
 
-double ndrt_square_norm(const ndrt_rank *r)
+/* The first parts are whole cache lines. */
+void ndrt_add_squares(const ndrt_rank *r, const float *x, size_t n,
+                      double sums[NDRT_SUMS])
+{
+    size_t part = (n / NDRT_SUMS + LINE) / LINE * LINE;
+    ndrt_span s = ndrt_share(r, NDRT_SUMS, 1);
+
+    for (int64_t k = s.from; k < s.to && (size_t)k * part < n; k++) {
+        size_t from = (size_t)k * part, left = n - from;
+        sums[k] += ndrt_sum_squares(x + from, left < part ? left : part);
+    }
+}
+
+double ndrt_total(const double sums[NDRT_SUMS])
+{
+    double total = 0.0;
+
+    for (int k = 0; k < NDRT_SUMS; k++)
+        total += sums[k];
+    return total;
+}
+
+static void add_norm(ndrt_rank *r, void *sums)
 {
     const ndrt_program *p = r->program;
     const ndrt_device *here = ndrt_here(r);
-    double total = 0.0;
 
     for (int i = 0; i < here->nplaces; i++) {
         const ndrt_place *pl = &here->places[i];
@@ -162,50 +185,78 @@ double ndrt_square_norm(const ndrt_rank *r)
         if (b->frozen || !counts(r, pl->bucket))
             continue;
         ndrt_my_part(r, pl->bucket, &from, &n);
-        total += ndrt_sum_squares(at(r, pl->grads) + from, n);
+        ndrt_add_squares(r, at(r, pl->grads) + from, n, sums);
     }
-    return total;
+}
+
+double ndrt_square_norm(ndrt_rank *r)
+{
+    double sums[NDRT_SUMS] = {0};
+
+    ndrt_together(r, add_norm, sums);
+    return ndrt_total(sums);
 }
 
 /* ---- the update ------------------------------------------------------- */
+
+typedef struct update {
+    ndrt_rule rule;
+    size_t n;
+    float *w, *g, *m, *v;
+} update;
+
+/* Every element is read and written once. */
+static void update_share(ndrt_rank *r, void *arg)
+{
+    const update *p = arg;
+    const ndrt_rule *u = &p->rule;
+    ndrt_span s = ndrt_share(r, (int64_t)p->n, LINE);
+    float *w = p->w + s.from, *m = p->m ? p->m + s.from : NULL;
+    float *g = p->g + s.from, *v = p->v ? p->v + s.from : NULL;
+    size_t n = (size_t)(s.to - s.from);
+
+    switch (u->train->opt) {
+    case NDRT_SGD:
+        ndrt_sgd(u, n, w, g, u->train->momentum != 0.0 ? m : NULL);
+        break;
+    case NDRT_LION:
+        ndrt_lion(u, n, w, g, m);
+        break;
+    case NDRT_ADAM:
+    case NDRT_ADAMW:
+    case NDRT_MUON:
+        ndrt_adam(u, u->train->opt != NDRT_ADAM, n, w, g, m, v);
+        break;
+    }
+}
 
 static ndrt_status update_bucket(ndrt_rank *r, const ndrt_place *pl,
                                  double scale, double lr)
 {
     const ndrt_train *t = &r->state->config->train;
     const ndrt_bucket *b = &r->program->buckets[pl->bucket];
-    float *w = at(r, pl->weights), *g = at(r, pl->grads);
-    float *m = pl->state1 == NDRT_NONE ? NULL : at(r, pl->state1);
-    float *v = pl->state2 == NDRT_NONE ? NULL : at(r, pl->state2);
+    float *w = at(r, pl->weights);
+    update u = {.m = pl->state1 == NDRT_NONE ? NULL : at(r, pl->state1),
+                .v = pl->state2 == NDRT_NONE ? NULL : at(r, pl->state2)};
     bool moments = t->opt != NDRT_SGD && t->opt != NDRT_LION && !b->muon;
-    ndrt_rule u = {t, r->state->updates, lr, b->decay ? t->weight_decay : 0.0,
-                   (float)scale};
-    size_t from, n;
+    size_t from;
 
-    if ((!m && (t->opt != NDRT_SGD || t->momentum != 0.0)) || (!v && moments))
+    u.rule = (ndrt_rule){t, r->state->updates, lr,
+                         b->decay ? t->weight_decay : 0.0, (float)scale};
+    if ((!u.m && (t->opt != NDRT_SGD || t->momentum != 0.0)) ||
+        (!u.v && moments))
         return ndrt_fail(r, NDRT_EINTERNAL, "no room for optimizer state");
     if (b->muon)
-        return ndrt_muon(r, pl, &u);
-    ndrt_my_part(r, pl->bucket, &from, &n);
-    w += from;
-    g += from;
-    switch (t->opt) {
-    case NDRT_SGD:
-        ndrt_sgd(&u, n, w, g, t->momentum != 0.0 ? m : NULL);
-        break;
-    case NDRT_LION:
-        ndrt_lion(&u, n, w, g, m);
-        break;
-    case NDRT_ADAM:
-    case NDRT_ADAMW:
-        ndrt_adam(&u, t->opt == NDRT_ADAMW, n, w, g, m, v);
-        break;
-    case NDRT_MUON:
-        u.lr *= t->adamw_ratio;
-        ndrt_adam(&u, true, n, w, g, m, v);
-        break;
-    }
-    return b->zero ? ndrt_gather_parts(r, pl->bucket, w - from) : NDRT_OK;
+        return ndrt_muon(r, pl, &u.rule);
+    if (t->opt == NDRT_MUON)
+        u.rule.lr *= t->adamw_ratio;
+    ndrt_my_part(r, pl->bucket, &from, &u.n);
+    u.w = w + from;
+    u.g = at(r, pl->grads) + from;
+    ndrt_status s = ndrt_together(r, update_share, &u);
+    if (s == NDRT_OK && b->zero)
+        s = ndrt_gather_parts(r, pl->bucket, w);
+    return s;
 }
 
 ndrt_status ndrt_update(ndrt_rank *r, double scale, double lr)

@@ -16,7 +16,7 @@ typedef enum {
     STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
     CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
     CHECK_REPLICAS, MICRO_LOSSES, OVERLAP, SCHEDULE, MICROBATCHES, MESSAGES,
-    TRACE, TRACE_STEP, TIMES, HELP, VERSION, NOPTIONS
+    TRACE, TRACE_STEP, TIMES, PROFILE, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -69,6 +69,8 @@ static const struct {
     [TRACE_STEP] = {"--trace-step", "N", "which one (the third)"},
     [TIMES] = {"--times", "FILE", "write how long each stage's actions took, "
                "the median"},
+    [PROFILE] = {"--profile", "FILE", "write the time of each kernel, for `ndc "
+                 "--emit=roofline`"},
     [HELP] = {"--help", NULL, "this text"},
     [VERSION] = {"--version", NULL, "print the version"},
 };
@@ -255,6 +257,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return to_int(v, 1, &c->trace_step);
     case TIMES:
         c->times_path = v;
+        return true;
+    case PROFILE:
+        c->profile_path = v;
         return true;
     case HELP:
     case VERSION:

@@ -281,6 +281,15 @@ static bool step(ndrt_walk *w)
     return false;
 }
 
+int64_t ndrt_walk_count(const ndrt_walk *w)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < w->naxes; a++)
+        n *= w->n[a];
+    return n;
+}
+
 bool ndrt_walk_next(ndrt_walk *w)
 {
     if (!w->started) {
@@ -394,6 +403,7 @@ void ndrt_rank_free(ndrt_rank *r)
     ndrt_air_free(r);
     ndrt_lane_free(r);
     ndrt_trace_free(r);
+    ndrt_profile_free(r);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);
     for (int b = 0; st->tied && b < p->nbuckets; b++) {
@@ -410,7 +420,6 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->off);
     free(st->ones);
     free(st->all);
-    free(st->wide);
     ndrt_count_free(st->count);
     free(st->micro_loss);
     free(st->packed);

@@ -4,8 +4,8 @@
  * row of actions, then reduces, checks and updates. It allocates nothing.
  *
  * Generated functions return nothing. A failure inside one (a collective that
- * meets a stopped rank) leaves it by longjmp to ndrt_call, its only caller;
- * generated code holds nothing that would need freeing.
+ * meets a stopped rank) leaves it by longjmp to ndrt_call, or in joint work to
+ * where the thread began; generated code holds nothing that would need freeing.
  */
 #include "ndrt_internal.h"
 
@@ -19,17 +19,38 @@ _Static_assert((int)NDRT_U == (int)SCHED_U &&
 
 _Noreturn void ndrt_raise(ndrt_rank *r)
 {
-    longjmp(r->state->jump, 1);
+    longjmp(ndrt_mine(r)->jump, 1);
 }
 
 ndrt_status ndrt_call(ndrt_rank *r, void (*f)(ndrt_rank *))
 {
     if (!f)
         return NDRT_OK;
-    if (setjmp(r->state->jump))
+    if (setjmp(r->state->own.jump))
         return r->state->status;
     f(r);
     return NDRT_OK;
+}
+
+typedef struct stage_call {
+    void (*f)(ndrt_rank *);
+} stage_call;
+
+static void run_stage(ndrt_rank *r, void *arg)
+{
+    ((const stage_call *)arg)->f(r);
+}
+
+/* Do the loops of generated code share out? */
+enum { SHARED = 0 };
+
+ndrt_status ndrt_compute(ndrt_rank *r, void (*f)(ndrt_rank *))
+{
+    stage_call call = {f};
+
+    if (!SHARED || !f)
+        return ndrt_call(r, f);
+    return ndrt_together(r, run_stage, &call);
 }
 
 float *ndrt_loss_at(const ndrt_rank *r)
@@ -52,7 +73,7 @@ static ndrt_status begin(ndrt_rank *r)
             continue;
         ndrt_set_cell(r, k, 0);
         ndrt_choose_weights(r, SCHED_F, k, 0);
-        s = ndrt_call(r, p->stages[k].pre);
+        s = ndrt_compute(r, p->stages[k].pre);
     }
     return s;
 }
@@ -68,7 +89,7 @@ static ndrt_status set_weights(ndrt_rank *r, const sched_action *a)
     if (!stage->fresh || !r->training)
         return NDRT_OK;
     ndrt_set_cell(r, a->stage, 0);
-    return ndrt_call(r, stage->pre);
+    return ndrt_compute(r, stage->pre);
 }
 
 /* A stage fetches what the one before it has made on the same device, and hands
@@ -93,7 +114,9 @@ ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
         s = ndrt_micro_again(r, stage->run[NDRT_F]);
     if (s == NDRT_OK)
         s = a->op == SCHED_F ? ndrt_micro_forward(r, stage->run[NDRT_F])
-                             : ndrt_call(r, stage->run[a->op]);
+                             : sched_is_compute(a->op)
+                                 ? ndrt_compute(r, stage->run[a->op])
+                                 : ndrt_call(r, stage->run[a->op]);
     if (s == NDRT_OK && local && back)
         s = ndrt_call(r, stage->run[NDRT_SEND_B]);
     return s;
@@ -113,16 +136,22 @@ ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 
 /* ---- a step ----------------------------------------------------------- */
 
-void ndrt_zero_grads(const ndrt_rank *r)
+static void zero_grads(ndrt_rank *r, void *arg)
 {
     const ndrt_device *here = ndrt_here(r);
 
+    (void)arg;
     for (int i = 0; i < here->nplaces; i++) {
         const ndrt_place *pl = &here->places[i];
         const ndrt_bucket *b = &r->program->buckets[pl->bucket];
         if (!b->frozen && pl->grads != NDRT_NONE)
-            memset(r->arena + pl->grads, 0, b->n * sizeof(float));
+            ndrt_clear(r, r->arena + pl->grads, b->n * sizeof(float));
     }
+}
+
+ndrt_status ndrt_zero_grads(ndrt_rank *r)
+{
+    return ndrt_together(r, zero_grads, NULL);
 }
 
 static bool all_finite(const float *x, size_t n)
@@ -190,8 +219,11 @@ static ndrt_status run_actions(ndrt_rank *r)
 {
     r->state->updated = 0;
     r->state->squares = 0.0;
-    ndrt_zero_grads(r);
-    ndrt_status s = begin(r);
+    ndrt_status s = ndrt_zero_grads(r);
+
+    ndrt_spent(r, NDRT_PART_ZERO);
+    if (s == NDRT_OK)
+        s = begin(r);
     if (s == NDRT_OK)
         s = ndrt_trace_begin(r);
     if (s == NDRT_OK)
@@ -220,15 +252,20 @@ static ndrt_status one_step(ndrt_rank *r)
                            .tokens = ndrt_step_tokens(r->program)};
     ndrt_status s = ndrt_data_batch(r, r->step - 1, false);
 
+    ndrt_spent(r, NDRT_PART_DATA);
     if (s == NDRT_OK)
         s = run_actions(r);
+    ndrt_spent(r, NDRT_PART_OTHER);
     if (s == NDRT_OK && !on_its_way)
         s = ndrt_reduce_grads(r);
     if (s != NDRT_OK)
         return s;
+    ndrt_spent(r, NDRT_PART_REDUCE);
     double sums[2] = {ndrt_loss_share(r), on_its_way ? r->state->squares
                                                      : ndrt_square_norm(r)};
+    ndrt_spent(r, NDRT_PART_NORM);
     s = ndrt_sum_doubles(r, sums, 2);
+    ndrt_spent(r, NDRT_PART_SUMS);
     if (s != NDRT_OK)
         return s;
     line.loss = sums[0];
@@ -243,8 +280,10 @@ static ndrt_status one_step(ndrt_rank *r)
     ndrt_keep_behind(r);
     if (!empty && !on_its_way)
         s = update(r, &line);
+    ndrt_spent(r, NDRT_PART_UPDATE);
     if (s == NDRT_OK)
         ndrt_log_step(r, &line);
+    ndrt_spent(r, NDRT_PART_LOG);
     r->state->last = line;
     return s;
 }
@@ -279,7 +318,9 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         ndrt_count_step(r, true);
+        ndrt_profile_step(r, true);
         s = one_step(r);
+        ndrt_profile_step(r, false);
         ndrt_count_step(r, false);
         if (s == NDRT_OK)
             s = ndrt_micro_report(r);

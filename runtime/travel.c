@@ -115,8 +115,8 @@ static int64_t arrived(const trip *p)
     return p->t->len ? (int64_t)(bytes / p->t->width) / p->t->len : 0;
 }
 
-void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
-                   const void *x, const int32_t *id, void *y)
+static void dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                     const void *x, const int32_t *id, void *y)
 {
     trip p = start(r, t, rows, id);
     ndrt_exchange e = {p.bag, p.out_at, p.out, y, p.in_at, p.in};
@@ -142,8 +142,19 @@ void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
         ((int32_t *)y)[i] = NDRT_NO_ROW;
 }
 
-void ndrt_combine(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
-                  const void *y, const int32_t *id, void *x)
+void ndrt_dispatch(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                   const void *x, const int32_t *id, void *y)
+{
+    ndrt_rank *one = ndrt_alone(r);
+
+    if (!one)
+        return;
+    dispatch(one, t, rows, x, id, y);
+    ndrt_barrier(r);
+}
+
+static void combine(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                    const void *y, const int32_t *id, void *x)
 {
     trip p = start(r, t, rows, id);
     ndrt_exchange e = {y, p.in_at, p.in, p.bag, p.out_at, p.out};
@@ -155,11 +166,25 @@ void ndrt_combine(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
                p.bag + (size_t)i * row, row);
 }
 
+void ndrt_combine(ndrt_rank *r, const ndrt_travel *t, const ndrt_rows *rows,
+                  const void *y, const int32_t *id, void *x)
+{
+    ndrt_rank *one = ndrt_alone(r);
+
+    if (!one)
+        return;
+    combine(one, t, rows, y, id, x);
+    ndrt_barrier(r);
+}
+
 void ndrt_arrived(ndrt_rank *r, int extent, int64_t room, const int32_t *id)
 {
     int64_t n = 0;
 
+    if (!ndrt_alone(r))
+        return;
     while (n < room && id[n] != NDRT_NO_ROW)
         n++;
     r->state->n[extent] = n;
+    ndrt_barrier(r);
 }

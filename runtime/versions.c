@@ -90,7 +90,8 @@ ndrt_status ndrt_update_now(ndrt_rank *r, const sched_action *a)
         return s;
     st->squares += ndrt_square_norm(r) * m;
     s = ndrt_update(r, m, ndrt_lr(&st->config->train, r->step));
-    ndrt_zero_grads(r);
+    if (s == NDRT_OK)
+        s = ndrt_zero_grads(r);
     st->updated++;
     return s;
 }

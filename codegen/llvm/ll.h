@@ -1,7 +1,7 @@
 /* ll.h - kernels as LLVM IR: what the files of this folder share.
  *
- * The innermost axis of a pass runs in vectors of KIR_LANES elements, a last one
- * behind a mask; a pass whose elements depend on each other runs one by one.
+ * The innermost axis of a pass runs in vectors of KIR_LANES elements, a last
+ * one behind a mask; a pass whose elements depend on each other runs one by one.
  * What an instruction computes is C text in both printers (ops.def, and the
  * functions of runtime/ndrt_math.h): ll_math.c makes LLVM instructions of it.
  *
@@ -79,7 +79,8 @@ typedef struct ll_kernel {
     kir_kernel *k;
     LLVMValueRef rank;               /* ndrt_rank *, or NULL */
     LLVMValueRef iter[ND_MAX_REPEAT];        /* of k->iters */
-    LLVMValueRef *param;             /* as rows see it: a part may stand for it */
+    LLVMValueRef *param;             /* as rows see it: a part may stand for
+                                        it */
     LLVMValueRef *kept, *fold;       /* places on the stack */
     ll_value *value;                 /* by instruction */
     LLVMValueRef var[2 * ND_MAX_RANK];       /* of loops: i64; of the innermost

@@ -2,8 +2,8 @@
  *
  *   load x[batch * 384 + d], d innermost   ->  one load of 16 floats
  *   load x[d * 7], a column                ->  a gather
- *   load x[batch]                          ->  a number, spread where it meets a
- *                                              vector
+ *   load x[batch]                          ->  a number, spread where it meets
+ *                                              a vector
  */
 #include "ll.h"
 
@@ -381,8 +381,8 @@ static ll_value mask_value(ll_kernel *p, const kir_inst *i)
         stream, {ll_field(p, offsetof(ndrt_rank, training), x->i8), LL_U16,
                  false}};
     arg[5].v = x->api->BuildZExt(x->b, arg[5].v, x->i16, "");
-    return ll_eval(x, "$5 != 0 ? nd_dropout($0, $1, (uint64_t)$2, (uint32_t)$3, "
-                   "$4) : 1.0f", arg);
+    return ll_eval(x, "$5 != 0 ? nd_dropout($0, $1, (uint64_t)$2, (uint32_t)$3,"
+                      " $4) : 1.0f", arg);
 }
 
 /* ---- instructions -------------------------------------------------------- */

@@ -469,7 +469,8 @@ static void places_on_stack(ll_kernel *p)
 static void parameters(ll_kernel *p)
 {
     ll *x = p->x;
-    unsigned at = 0, noalias = x->api->GetEnumAttributeKindForName("noalias", 7);
+    unsigned at = 0;
+    unsigned noalias = x->api->GetEnumAttributeKindForName("noalias", 7);
     const cg_kernel *c = p->c;
     if (c->needs_rank)
         p->rank = x->api->GetParam(x->fn, at++);

@@ -165,7 +165,7 @@ int main(void)
     if (ndrt_mm_open(rank) != NDRT_OK)
         return 1;
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    ndrt_mm_close(rank);
+    ndrt_own_close(&rank->state->own);
     ndrt_rank_free(rank);
     ndrt_world_free(w);
     return rc;

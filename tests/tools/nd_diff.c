@@ -338,7 +338,7 @@ static bool build(nd_ctx *c, const options *o)
     if (!kernels || strcmp(kernels, "llvm") != 0)
         return cg_emit_c(m, &b) &&
                cg_build(m->ctx, b.s, NULL, o->work, NULL) == 0;
-    return cg_emit_llvm(m, CG_LLVM_OBJECT, NULL, &b, &object) &&
+    return cg_emit_llvm(m, false, CG_LLVM_OBJECT, NULL, &b, &object) &&
            cg_build(m->ctx, b.s, &object, o->work, NULL) == 0;
 }
 
