@@ -152,7 +152,8 @@ typedef struct cg {
     cg_names ext_vars;               /* n_batch, o_batch: see cg_declare */
     nd_table kernels;                /* first op -> cg_kernel */
     bool llvm;                       /* LLVM makes kernels: */
-    ND_VEC(cg_kernel *) by_llvm;     /* these, the C file declares them */
+    ND_VEC(cg_kernel *) by_llvm;     /* these, the C file declares them; */
+    ND_VEC(cg_kernel *) by_c;        /* not these */
     nd_table bodies;                 /* nd_kernels -> cg_body */
     bool *buffer_used;               /* by mark */
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */

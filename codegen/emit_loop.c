@@ -47,5 +47,7 @@ cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k)
     kir_print_c(g, out->ir, out, llvm);
     if (llvm)
         ND_PUSH(g->a, &g->by_llvm, out);
+    else if (g->llvm)
+        ND_PUSH(g->a, &g->by_c, out);
     return out;
 }

@@ -1,7 +1,7 @@
 /* ll.h - kernels as LLVM IR: what the files of this folder share.
  *
- * The innermost axis of a pass runs in vectors of KIR_LANES elements, a last
- * one behind a mask; a pass whose elements depend on each other runs one by one.
+ * The innermost axis of a pass runs in vectors of KIR_LANES elements, the last
+ * one behind a mask; where elements depend on each other, it runs one by one.
  * What an instruction computes is C text in both printers (ops.def, and the
  * functions of runtime/ndrt_math.h): ll_math.c makes LLVM instructions of it.
  *

@@ -114,6 +114,9 @@ static bool write(ll *x, const target *t, cg_llvm_form form, nd_buf *out)
     LLVMMemoryBufferRef buffer;
     char *why = NULL;
     if (form == CG_LLVM_TEXT) {
+        for (int i = 0; i < x->g->by_c.n; i++)
+            nd_putf(out, "; %s draws normal numbers: the C compiler makes it\n",
+                    x->g->by_c.v[i]->name);
         char *text = x->api->PrintModuleToString(x->m);
         nd_put(out, text);
         x->api->DisposeMessage(text);

@@ -48,14 +48,21 @@ same() {
 
 # A program without a train block gets one, of made-up data.
 trained() {
-    cat "$1"
-    grep -q '^train' "$1" || printf 'train m {\n  data = synthetic\n%s\n}\n' \
-        '  optimizer = sgd(lr = 0.001)'
+    if grep -q '^ *data ' "$1"; then
+        cat "$1"
+    else
+        sed 's/^train \(.*\) {/train \1 {\
+  data = synthetic/' "$1"
+    fi
+    name=$(sed -n 's/^model \([a-z_0-9]*\).*/\1/p' "$1" | head -n 1)
+    grep -q '^train' "$1" || printf 'train %s {\n  %s\n  %s\n}\n' "$name" \
+        'data = synthetic' 'optimizer = sgd(lr = 0.001)'
 }
 
-some="diff/elementwise diff/gathers"
+some="diff/elementwise narrow/dtypes"
 if [ -n "${NDC_LONG:-}" ]; then
-    some=$(cd "$NDC_SOURCE/tests" && ls codegen/diff/*.nd regress/*.nd |
+    some=$(cd "$NDC_SOURCE/tests" &&
+        ls codegen/diff/*.nd codegen/narrow/*.nd regress/*.nd |
         sed 's|^codegen/||; s|\.nd$||')
 fi
 for f in $some; do
@@ -65,9 +72,29 @@ for f in $some; do
     same "$dir/p.nd"
 done
 
-# A whole model at odd sizes, in pieces, with microbatches, dropout and bf16.
-sed 's|text("[^"]*")|synthetic|; s/^ *precision .*//' \
-    "$NDC_SOURCE/examples/gpt.nd" >"$dir/gpt.nd"
+# What those have not: dropout, noise, running sums.
+cat >"$dir/rest.nd" <<'END'
+use nn
+axis batch = 7
+axis seq = 35
+axis d = 61
+model m(x: f32[batch, d], k: i32[batch, seq]) {
+  w = param [seq -> d] ~ normal(0.5)
+  g = param [d] ~ ones
+  h = dropout(layernorm[d](x * w) as ln, 0.3) * g
+  c = cumsum[seq](h) + 0.01 * random_normal[batch, seq, d]
+  s = softmax[seq](c) * where(k % 5 // 2 == 1, 0.5, 2.0)
+  return mean[batch, seq, d](s * h + sigmoid(c))
+}
+train m {
+  data = synthetic
+  optimizer = adamw(lr = 0.01)
+}
+END
+same "$dir/rest.nd"
+
+# A whole model at odd sizes, in pieces.
+sed 's|text("[^"]*")|synthetic|' "$NDC_SOURCE/examples/gpt.nd" >"$dir/gpt.nd"
 toy="--set batch=6 --set seq=19 --set vocab=37 --set d=36 --set heads=3
     --set layers=2"
 same "$dir/gpt.nd" $toy --mesh pp=1,dp=1,tp=2
