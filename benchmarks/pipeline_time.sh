@@ -11,7 +11,6 @@ ndc=${1:-$here/build}/ndc
 runs=${2:-5}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0
 
 cat > "$tmp/toy.nd" <<'END'
 axis batch = 514

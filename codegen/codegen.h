@@ -106,11 +106,17 @@ typedef struct cg_pointer {          /* a buffer that a function touches */
     int next;                        /* pointer + 1 at the same value, or 0 */
 } cg_pointer;
 
+typedef struct cg_used {             /* an extent that a function reads */
+    int ext;
+    bool len, off;
+} cg_used;
+
 typedef struct cg_kernel {           /* an emitted loop kernel */
     const nd_kernel *k;
     const char *name;
     ND_VEC(cg_pointer) ptrs;         /* in the order of the parameters */
     bool needs_rank;
+    ND_VEC(cg_used) parts;           /* of tiles: their starts and lengths */
     ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
     struct kir_kernel *ir;
     struct cg_kernel *other;         /* with the same first op */
@@ -159,16 +165,12 @@ typedef struct cg {
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
     bool starts_scatter, starts_gather, starts_exchange;
     bool uses_weight, uses_gradient, uses_at_stage;
+    bool early;                      /* some function tells what is done */
     bool marked;                     /* its kernels are */
     ND_VEC(cg_mark) marks;           /* in the order of the text */
     nd_table mark_of, mark_named;    /* nd_kernel, function -> mark + 1 */
     cg_names marks_taken;
 } cg;
-
-typedef struct cg_used {             /* an extent that a function reads */
-    int ext;
-    bool len, off;
-} cg_used;
 
 typedef struct cg_fn {
     cg *g;
@@ -183,6 +185,8 @@ typedef struct cg_fn {
     nd_table ptr_at;                 /* value or parameter -> pointer + 1 */
     ND_VEC(nd_op *) iters;
     nd_op *in_repeat;                /* the repeat whose body this is */
+    const nd_tiles *tiles;           /* it does this for one tile, or NULL */
+    const nd_final *finals;          /* of a stage's list that tells; or NULL */
 } cg_fn;
 
 /* Appends a line at the function's indentation, folded at 80 columns. */
@@ -285,6 +289,17 @@ void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
 void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
+/* Both give the name of the function. */
+const char *cg_call_loop(cg_fn *f, nd_kernel *k);
+/* How far into its root a view begins, or NULL. */
+const char *cg_offset(cg_fn *f, const cg_target *r);
+/* emit_tiles.c. nd_ref_of and nd_dest_of, where the function does one tile:
+ * the tile's part. */
+const char *cg_tiles(cg_fn *f, nd_kernel *k);
+bool cg_ref_of(cg_fn *f, const nd_value *v, nd_ref *r);
+void cg_dest_of(cg_fn *f, const nd_value *v, nd_ref *r);
+/* Does the product sum over tiles? */
+bool cg_adds_tiles(const cg_fn *f, const nd_op *op);
 void cg_travel(cg_fn *f, nd_op *op);                /* dispatch, combine */
 /* The lengths of axes along which rows had travelled before this list. */
 void cg_arrivals(cg_fn *f, const nd_kernels *list);
@@ -302,6 +317,10 @@ void cg_range(cg *g, const nd_op *repeat, int stage, int64_t *lo, int64_t *hi);
 /* emit_flights.c: what ends and what starts in front of kernel i. */
 void cg_flights(cg_fn *f, const nd_kernels *list, int i, int stage);
 const char *cg_ticket(cg *g, nd_flight *x);
+/* emit_final.c: what is done in front of kernel i, and at the end of an
+ * iteration of a stage that begins with iteration lo. */
+void cg_done_before(cg_fn *f, const nd_kernels *list, int i);
+void cg_done_layer(cg_fn *f, nd_kernel *k, int64_t lo);
 void cg_emit_stage(cg *g, int s);
 /* The function of a stage that sends or receives, or that copies from or to a
  * stage of the same device ("take_forward"); or NULL. */

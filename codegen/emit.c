@@ -96,7 +96,6 @@ cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
     name_table_extents(g);
     cg_emit_header(g, out);
     nd_put(out, "#include <ndrt.h>\n#include <ndrt_math.h>\n\n"
-                "#include <string.h>\n\n"
                 "#ifdef __clang__             /* not every loop has a vector "
                 "form */\n"
                 "#pragma clang diagnostic ignored \"-Wpass-failed\"\n"

@@ -17,8 +17,7 @@
 
 /* ---- pointers ----------------------------------------------------------- */
 
-/* How far into its root a view begins, or NULL. */
-static const char *offset_of(cg_fn *f, const cg_target *r)
+const char *cg_offset(cg_fn *f, const cg_target *r)
 {
     nd_arena *a = f->g->a;
     const char *s = NULL;
@@ -72,7 +71,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
         const cg_pointer p = f->ptrs.v[i];
         if (is_carry(&p.to) && p.to.nterms == 0)
             continue;
-        const char *at = offset_of(f, &p.to);
+        const char *at = cg_offset(f, &p.to);
         cg_line(f, "%s%s *%s = %s%s%s;", p.written ? "" : "const ",
                 cg_ctype(p.to.dtype), p.name, root_of(f, &p.to),
                 at ? " + " : "", at ? at : "");
@@ -83,8 +82,7 @@ static void declare_pointers(cg_fn *f, nd_buf *out)
 
 /* ---- calls -------------------------------------------------------------- */
 
-/* The kernel's name. */
-static const char *call_kernel(cg_fn *f, nd_kernel *k)
+const char *cg_call_loop(cg_fn *f, nd_kernel *k)
 {
     cg_kernel *fn = cg_loop_kernel(f->g, k);
     nd_buf b = {.arena = f->g->a};
@@ -93,6 +91,16 @@ static const char *call_kernel(cg_fn *f, nd_kernel *k)
     if (fn->needs_rank) {
         nd_put(&b, "r");
         f->uses_rank = true;
+        sep = ", ";
+    }
+    for (int i = 0; i < fn->parts.n; i++) {
+        const cg_used *x = &fn->parts.v[i];
+        if (x->off)
+            nd_putf(&b, "%s%s", sep, cg_start(f, x->ext));
+        if (x->off && x->len)
+            sep = ", ";
+        if (x->len)
+            nd_putf(&b, "%s%s", sep, cg_count(f, x->ext));
         sep = ", ";
     }
     for (int i = 0; i < fn->iters.n; i++, sep = ", ")
@@ -291,6 +299,7 @@ static void call_repeat(cg_fn *f, nd_kernel *k, int stage)
     for (int i = 0; i < op->ncarry; i++)
         if (c[i].in && c[i].out)
             cg_line(f, "%s = %s;", c[i].x, c[i].next);
+    cg_done_layer(f, k, lo);
     f->indent--;
     cg_line(f, "}");
 }
@@ -301,9 +310,10 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
         nd_kernel *k = list->v.v[i];
         const char *name = NULL;
         cg_flights(f, list, i, stage);
+        cg_done_before(f, list, i);
         switch (k->kind) {
         case K_LOOP:
-            name = call_kernel(f, k);
+            name = cg_call_loop(f, k);
             break;
         case K_GEMM:
             cg_gemm(f, k);
@@ -314,6 +324,9 @@ void cg_list(cg_fn *f, const nd_kernels *list, int stage)
         case K_COMM:
             if (!k->flight)
                 cg_comm(f, k);
+            break;
+        case K_TILES:
+            name = cg_tiles(f, k);
             break;
         case K_REPEAT:
             call_repeat(f, k, stage);
@@ -478,6 +491,7 @@ static void emit_list(cg *g, int s, const nd_kernels *list, const char *name)
 {
     cg_fn f;
     cg_start_caller(&f, g);
+    f.finals = nd_finals(g->c, s, list);
     cg_arrivals(&f, list);
     cg_list(&f, list, s);
     if (list == &g->c->stage[s].list[LIST_FWD])

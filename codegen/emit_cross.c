@@ -20,9 +20,34 @@ typedef struct hand_over {
     int n;
     int peer;                        /* the other stage */
     bool send;
+    bool here;                       /* on the same device */
+    const char *name;                /* of the function, or NULL: none */
 } hand_over;
 
-static void emit_messages(cg *g, int s, const char *name, hand_over h)
+/* What crosses at stage s by this action. On one device the later stage takes
+ * from the earlier one, and gives back to it. */
+static hand_over crossing(cg *g, int s, sched_op op)
+{
+    static const char *const between[] = {"send_forward", "receive_forward",
+                                          "send_backward", "receive_backward"};
+    static const char *const on_one[] = {NULL, "take_forward", "give_backward",
+                                         NULL};
+    const nd_program *p = g->m->program;
+    bool ahead = op == SCHED_SEND_F || op == SCHED_RECV_F;
+    hand_over h = {.send = op == SCHED_SEND_F || op == SCHED_SEND_B};
+    h.peer = ahead == h.send ? s + 1 : s - 1;
+    if (h.peer < 0 || h.peer >= p->nstages)
+        return h;
+    const nd_stage *from = &p->stage[h.send ? s : h.peer];
+    h.x = ahead ? from->send_fwd.v : from->send_bwd.v;
+    h.n = ahead ? from->send_fwd.n : from->send_bwd.n;
+    h.here = p->stage[h.peer].device == p->stage[s].device;
+    if (h.n)
+        h.name = (h.here ? on_one : between)[op - SCHED_SEND_F];
+    return h;
+}
+
+static void emit_messages(cg *g, int s, hand_over h)
 {
     cg_fn f;
     cg_start_caller(&f, g);
@@ -35,7 +60,7 @@ static void emit_messages(cg *g, int s, const char *name, hand_over h)
                 h.peer, cg_pointer_to(&f, &r, !h.send)->name,
                 cg_whole_bytes(&f, v));
     }
-    cg_finish_stage_fn(&f, s, name);
+    cg_finish_stage_fn(&f, s, h.name);
 }
 
 static const char *place_at(cg_fn *f, int stage, bool here, const nd_value *v)
@@ -53,7 +78,7 @@ static const char *place_at(cg_fn *f, int stage, bool here, const nd_value *v)
 }
 
 /* Between stages of one device, from the one's slot to the other's. */
-static void emit_copies(cg *g, int s, const char *name, hand_over h)
+static void emit_copies(cg *g, int s, hand_over h)
 {
     cg_fn f;
     cg_start_caller(&f, g);
@@ -64,47 +89,19 @@ static void emit_copies(cg *g, int s, const char *name, hand_over h)
                 place_at(&f, from, from == s, h.x[i].from),
                 cg_whole_bytes(&f, h.x[i].to));
     }
-    cg_finish_stage_fn(&f, s, name);
+    cg_finish_stage_fn(&f, s, h.name);
 }
 
 const char *cg_message_fn(cg *g, int s, sched_op op)
 {
-    const nd_program *p = g->m->program;
-    bool ahead = op == SCHED_SEND_F || op == SCHED_RECV_F;
-    bool send = op == SCHED_SEND_F || op == SCHED_SEND_B;
-    int peer = ahead == send ? s + 1 : s - 1;
-    if (peer < 0 || peer >= p->nstages)
-        return NULL;
-    const nd_stage *from = &p->stage[send ? s : peer];
-    if (!(ahead ? from->send_fwd.n : from->send_bwd.n))
-        return NULL;
-    bool here = p->stage[peer].device == p->stage[s].device;
-    switch (op) {
-    case SCHED_SEND_F:
-        return here ? NULL : "send_forward";
-    case SCHED_RECV_F:
-        return here ? "take_forward" : "receive_forward";
-    case SCHED_SEND_B:
-        return here ? "give_backward" : "send_backward";
-    default:
-        return here ? NULL : "receive_backward";
-    }
+    return crossing(g, s, op).name;
 }
 
 void cg_emit_crossing(cg *g, int s, sched_op op)
 {
-    const nd_program *p = g->m->program;
-    const char *name = cg_message_fn(g, s, op);
-    bool ahead = op == SCHED_SEND_F || op == SCHED_RECV_F;
-    hand_over h = {.send = op == SCHED_SEND_F || op == SCHED_SEND_B};
-    h.peer = ahead == h.send ? s + 1 : s - 1;
-    if (!name)
-        return;
-    const nd_stage *from = &p->stage[h.send ? s : h.peer];
-    h.x = ahead ? from->send_fwd.v : from->send_bwd.v;
-    h.n = ahead ? from->send_fwd.n : from->send_bwd.n;
-    if (p->stage[h.peer].device == p->stage[s].device)
-        emit_copies(g, s, name, h);
-    else
-        emit_messages(g, s, name, h);
+    hand_over h = crossing(g, s, op);
+    if (h.name && h.here)
+        emit_copies(g, s, h);
+    else if (h.name)
+        emit_messages(g, s, h);
 }

@@ -268,10 +268,10 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_op *op = k->nodes.v[0].op;
     nd_code *c = f->g->c;
     product p = {.f = f};
-    bool acc = nd_info(c, op->out[0])->accum != NULL;
-    nd_ref_of(c, op->in[0], &p.a);
-    nd_ref_of(c, op->in[1], &p.b);
-    nd_dest_of(c, op->out[0], &p.c);
+    bool acc = nd_info(c, op->out[0])->accum != NULL || cg_adds_tiles(f, op);
+    cg_ref_of(f, op->in[0], &p.a);
+    cg_ref_of(f, op->in[1], &p.b);
+    cg_dest_of(f, op->out[0], &p.c);
     sort_axes(&p);
     if (ends_with(&p.c, &p.m) && !ends_with(&p.c, &p.n)) {
         nd_ref t = p.a;              /* (B'A')' so that rows are contiguous */
@@ -297,9 +297,10 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     each(&p, &p.k, p.dk, &sums);
     nd_len m = dim_len(c, &p.m, p.dm), n = dim_len(c, &p.n, p.dn);
     nd_len s = dim_len(c, &p.k, p.dk);
-    bool own = own_calls(c, &around, nd_len_max(c, &m) * nd_len_max(c, &n) *
-                                         nd_len_max(c, &s));
-    if (own)
+    bool share = !f->tiles &&
+        own_calls(c, &around, nd_len_max(c, &m) * nd_len_max(c, &n) *
+                                  nd_len_max(c, &s));
+    if (share)
         open_range(f, &around);
     else
         open_loops(f, &around);
@@ -308,14 +309,15 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_dtype t = op->in[0]->type.dtype;
     cg_line(f, "ndrt_gemm%s%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
             "%s, %s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
-            own ? "_own" : "", accumulate(&p, acc), cg_len(f, &m),
-            cg_len(f, &n), cg_len(f, &s), operand(&p, &p.a, false),
+            share || f->tiles ? "_own" : "", accumulate(&p, acc),
+            cg_len(f, &m), cg_len(f, &n),
+            cg_len(f, &s), operand(&p, &p.a, false),
             dim_stride(&p, &p.a, &p.m, p.dm), dim_stride(&p, &p.a, &p.k, p.dk),
             operand(&p, &p.b, false), dim_stride(&p, &p.b, &p.k, p.dk),
             dim_stride(&p, &p.b, &p.n, p.dn), operand(&p, &p.c, true),
             dim_stride(&p, &p.c, &p.m, p.dm), dim_stride(&p, &p.c, &p.n, p.dn));
     f->indent = indent;
-    if (own) {
+    if (share) {
         cg_line(f, "}");
         cg_line(f, "ndrt_barrier(r);");
     }

@@ -9,7 +9,7 @@ static bool same_kernel(const nd_kernel *a, const nd_kernel *b)
         if (a->nodes.v[i].op != b->nodes.v[i].op ||
             a->nodes.v[i].stored != b->nodes.v[i].stored)
             return false;
-    return true;
+    return a->tiles == b->tiles;
 }
 
 /* Normal numbers come from libm, in double: the C compiler's. */

@@ -251,6 +251,8 @@ static void device_row(cg *g, nd_buf *b, int d)
     if (mem->scratch_bytes)
         nd_putf(b, "        .scratch = %zu,\n        .scratch_bytes = %zu,\n",
                 mem->scratch, mem->scratch_bytes);
+    if (mem->tile_bytes)
+        nd_putf(b, "        .tile_bytes = %zu,\n", mem->tile_bytes);
     if (mem->version_bytes)
         nd_putf(b, "        .version_bytes = %zu,\n", mem->version_bytes);
     nd_put(b, "    },\n");
@@ -433,6 +435,8 @@ static void emit_program(cg *g, nd_buf *b)
     count(b, "ngroups", "groups", g->groups.n);
     if (g->ticket_name.n)
         nd_putf(b, "    .nflights = %d,\n", g->ticket_name.n);
+    if (g->early)
+        nd_put(b, "    .early = true,\n");
     if (g->marks.n)
         nd_putf(b, "    .nmarks = %d,\n    .marks = marks,\n"
                    "    .marks_key = 0x%016llx,\n", g->marks.n,

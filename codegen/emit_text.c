@@ -113,7 +113,7 @@ void cg_fn_start(cg_fn *f, cg *g)
 static cg_used *use_of(cg_fn *f, int ext)
 {
     int lo = 0, hi = f->exts.n;
-    f->uses_rank = true;
+    f->uses_rank |= !f->g->c->exts.v[ext].tile;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
         if (f->exts.v[mid].ext < ext)
@@ -135,6 +135,8 @@ void cg_declare(cg_fn *f, nd_buf *b)
     cg *g = f->g;
     for (int i = 0; i < f->exts.n; i++) {
         const char *x = cg_ext(g, f->exts.v[i].ext);
+        if (g->c->exts.v[f->exts.v[i].ext].tile)
+            continue;                /* of the loop around, or an argument */
         if (f->exts.v[i].len)
             nd_putf(b, "    const int64_t n_%s = r->n[%s];\n", x + 2, x);
         if (f->exts.v[i].off)
@@ -218,6 +220,8 @@ static const char *ext_words(cg *g, int ext)
         nd_putf(&b, "_%s", cg_word(g->a, g->m->mesh.name[e->cut.m[j]]));
     if (e->piped)
         nd_putf(&b, "_%s", cg_word(g->a, g->m->mesh.name[g->m->mesh.pipe]));
+    if (e->tile)
+        nd_put(&b, "_tile");
     return b.s;
 }
 
@@ -234,7 +238,7 @@ void cg_name_extents(cg *g)
 
 const char *cg_ext(cg *g, int ext)
 {
-    g->ext_used[ext] = true;
+    g->ext_used[ext] = !g->c->exts.v[ext].tile;
     return g->ext_name[ext];
 }
 
@@ -322,6 +326,9 @@ const char *cg_count(cg_fn *f, int ext)
 
 const char *cg_start(cg_fn *f, int ext)
 {
+    const nd_ext *e = &f->g->c->exts.v[ext];
+    if (e->tile && !e->moves)
+        return cg_start(f, e->whole);
     if (nd_ext_whole(f->g->c, ext))
         return "0";
     use_of(f, ext)->off = true;
@@ -423,6 +430,12 @@ static const char *short_param(cg *g, const nd_param *p)
 
 static const char *pointer_word(cg *g, const cg_target *r)
 {
+    for (int i = 0; i < r->nterms; i++)
+        if (!r->term[i].repeat && g->c->exts.v[r->term[i].ext].tile) {
+            cg_target whole = *r;
+            whole.nterms = 0;
+            return nd_fmt(g->a, "%s_tile", pointer_word(g, &whole));
+        }
     switch (r->root) {
     case AT_WEIGHT:
         return short_param(g, r->param);
@@ -433,6 +446,7 @@ static const char *pointer_word(cg *g, const cg_target *r)
     case AT_CARRY_IN:
         return plain_name(g, r->value);
     case AT_BUFFER:
+    case AT_TILE:
         break;
     }
     return cg_value_name(g, r->value);

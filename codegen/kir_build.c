@@ -102,10 +102,19 @@ static bool has_inner(const build *b, const nd_type *t)
     return false;
 }
 
-static int load(build *b, const nd_value *v)
+/* In a tile, its part. */
+static nd_ref ref_of(const build *b, const nd_value *v)
 {
     nd_ref r;
     nd_ref_of(b->c, v, &r);
+    if (b->k && b->k->tiles)
+        nd_tile_part(b->k->tiles, false, &r);
+    return r;
+}
+
+static int load(build *b, const nd_value *v)
+{
+    nd_ref r = ref_of(b, v);
     return put(b, (kir_inst){.op = KIR_LOAD, .type = r.dtype, .value = v,
                              .once = !has_inner(b, &v->type),
                              .place = place_of(b, &r, false, NULL, plain)});
@@ -176,10 +185,9 @@ static bool is_inside(nd_code *c, const nd_op *op)
 
 static int gather_value(build *b, nd_op *op)
 {
-    nd_ref r;
+    nd_ref r = ref_of(b, op->in[0]);
     kir_term as = plain;
     kir_inst x = {.op = KIR_LOAD, .type = op->out[0]->type.dtype};
-    nd_ref_of(b->c, op->in[0], &r);
     if (is_inside(b->c, op)) {
         as.shift = (int64_t)op->in[1]->def->num;
     } else {
@@ -194,8 +202,7 @@ static int gather_value(build *b, nd_op *op)
 
 static int roll_value(build *b, nd_op *op)
 {
-    nd_ref r;
-    nd_ref_of(b->c, op->in[0], &r);
+    nd_ref r = ref_of(b, op->in[0]);
     kir_term as = {.loop = find_loop(b, op->axes[0]), .inst = -1,
                    .shift = nd_roll_by(op), .size = op->axes[0]->size};
     return put(b, (kir_inst){.op = KIR_LOAD, .type = op->out[0]->type.dtype,
@@ -362,8 +369,7 @@ static void start_sums(build *b)
 
 static void store(build *b, const nd_node *n, int v)
 {
-    nd_ref r;
-    nd_ref_of(b->c, n->op->out[0], &r);
+    nd_ref r = ref_of(b, n->op->out[0]);
     put(b, (kir_inst){.op = KIR_STORE, .type = r.dtype, .nin = 1, .in = {v},
                       .place = place_of(b, &r, true, NULL, plain)});
 }

@@ -396,6 +396,17 @@ static void put_signature(cg *g, nd_buf *b, const cg_kernel *k, bool declare)
         nd_put(&s, "ndrt_rank *r");
         sep = ", ";
     }
+    for (int i = 0; i < k->parts.n; i++) {
+        const cg_used *x = &k->parts.v[i];
+        const char *name = g->ext_name[x->ext] + 2;
+        if (x->off)
+            nd_putf(&s, "%sint64_t o_%s", sep, name);
+        if (x->off && x->len)
+            sep = ", ";
+        if (x->len)
+            nd_putf(&s, "%sint64_t n_%s", sep, name);
+        sep = ", ";
+    }
     cg_fn names = {.g = g};
     for (int i = 0; i < k->iters.n; i++, sep = ", ")
         nd_putf(&s, "%sint64_t %s", sep, cg_iter(&names, k->iters.v[i]));
@@ -420,6 +431,7 @@ static void set_up(kir_c *p, cg *g, kir_kernel *k)
 {
     *p = (kir_c){.k = k, .rows = k->ninner && k->ninner < k->nloops};
     cg_fn_start(&p->f, g);
+    p->f.tiles = k->from->tiles;
     p->text = ND_NEWN(g->a, cg_expr, k->inst.n);
     p->fold = ND_NEWN(g->a, const char *, k->folds.n);
     p->lanes = ND_NEWN(g->a, const char *, k->folds.n);
@@ -442,6 +454,9 @@ void kir_print_c(cg *g, kir_kernel *k, cg_kernel *out, bool declare)
     out->iters.n = 0;
     for (int i = 0; i < k->iters.n; i++)
         ND_PUSH(g->a, &out->iters, k->iters.v[i]);
+    for (int i = 0; i < p.f.exts.n; i++)
+        if (g->c->exts.v[p.f.exts.v[i].ext].tile)
+            ND_PUSH(g->a, &out->parts, p.f.exts.v[i]);
     put_comment(g, g->out, out);
     put_signature(g, g->out, out, declare);
     if (declare) {

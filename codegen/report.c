@@ -306,6 +306,9 @@ static void report_device(report *r, int d)
                 size_text(r->a, (double)part[i].bytes),
                 cg_commas(r->a, (int64_t)part[i].bytes));
     }
+    if (m->tile_bytes)
+        nd_putf(r->b, "    beside it, for tiles of each thread: %s\n",
+                size_text(r->a, (double)m->tile_bytes));
     nd_put(r->b, "  messages that one rank sends per step\n");
     report_messages(r, d);
 }

@@ -28,8 +28,8 @@ static cg_work work_of(cg *g, const cg_mark *m)
     return (cg_work){
         .name = m->name,
         .class = class,
-        .kind = class == WORK_COMM ? nd_ops[op->kind].name
-                                   : cg_class_names[class],
+        .kind = class == WORK_COMM   ? nd_ops[op->kind].name
+                : k->kind == K_TILES ? "tiles" : cg_class_names[class],
         .where = cg_where(g, class == WORK_LOOP ? k->loc : op->loc),
         .narrow = class == WORK_PRODUCT && op->in[0]->type.dtype == ND_BF16,
         .ends = k->flight && !k->flight->ahead ? 2 : 1,

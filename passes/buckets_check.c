@@ -180,6 +180,8 @@ bool nd_extents_check(nd_code *c)
     const nd_module *m = c->m;
     for (int i = 0; i < c->exts.n; i++) {
         const nd_ext *e = &c->exts.v[i];
+        if (e->tile)
+            continue;
         lengths l = lengths_of(m, e);
         int64_t most = l.most, least = l.least;
         /* How many rows travel is known at run time only. */

@@ -511,12 +511,12 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
             want_op(&f, f.waiting.v[i].op);
     flush(&f);
     sink(c, out);
-    for (int i = 0; i < out->v.n; i++) {
-        nd_kernel *k = out->v.v[i];
-        if (k->kind == K_LOOP)
-            nd_loop_finish(c, k);
-        name_kernel(k);
-    }
+    for (int i = 0; i < out->v.n; i++)
+        if (out->v.v[i]->kind == K_LOOP)
+            nd_loop_finish(c, out->v.v[i]);
+    for (int i = 0; i < out->v.n; i++)
+        name_kernel(out->v.v[i]);
+    nd_make_tiles(c, out);
     for (int i = 0; i < n; i++)
         forget(ops[i], c);
 }

@@ -56,7 +56,8 @@ static int intern(nd_code *c, nd_axis *a, nd_cut given)
     nd_cut cut = real_cut(&c->m->mesh, given);
     nd_ext e = {.axis = a, .cut = cut, .piped = is_piped(c->m, a, cut)};
     for (int i = 0; i < c->exts.n; i++)
-        if (c->exts.v[i].axis == a && nd_cut_eq(c->exts.v[i].cut, cut))
+        if (c->exts.v[i].axis == a && nd_cut_eq(c->exts.v[i].cut, cut) &&
+            !c->exts.v[i].tile)
             return i;
     measure(c->m, &e);
     ND_PUSH(c->a, &c->exts, e);
@@ -75,6 +76,24 @@ static void intern_types(nd_op *op, void *user)
             nd_ext_of(user, &op->out[i]->type, k);
 }
 
+int nd_tile_ext(nd_code *c, int ext, int64_t max, bool even, bool first)
+{
+    nd_ext e = c->exts.v[ext];
+    e.tile = true;
+    e.whole = ext;
+    e.moves = !first;
+    e.max = e.device = max;
+    e.fixed = even ? max : -1;
+    for (int i = 0; i < c->exts.n; i++) {
+        const nd_ext *x = &c->exts.v[i];
+        if (x->tile && x->whole == ext && x->max == e.max &&
+            x->fixed == e.fixed && x->moves == e.moves)
+            return i;
+    }
+    ND_PUSH(c->a, &c->exts, e);
+    return c->exts.n - 1;
+}
+
 void nd_extents(nd_code *c)
 {
     nd_walk(c->m->step, intern_types, c);
@@ -82,7 +101,8 @@ void nd_extents(nd_code *c)
 
 bool nd_ext_whole(const nd_code *c, int ext)
 {
-    return !c->exts.v[ext].piped && c->exts.v[ext].cut.n == 0;
+    const nd_ext *e = &c->exts.v[ext];
+    return !e->piped && !e->tile && e->cut.n == 0;
 }
 
 /* ---- lengths ------------------------------------------------------------ */
@@ -189,6 +209,19 @@ int nd_ref_axis(const nd_ref *r, const nd_axis *a)
         if (r->axis[i] == a)
             return i;
     return -1;
+}
+
+/* One tile of it, spaced by the largest lengths. */
+static nd_ref in_scratch(nd_code *c, const nd_tiles *t, const nd_value *v)
+{
+    nd_ref r = shaped(c, &v->type);
+    r.root = AT_TILE;
+    r.value = v;
+    for (int i = 0; i < t->n; i++)
+        r.ext[nd_ref_axis(&r, t->axis[i].axis)] = t->axis[i].part;
+    r.ext[nd_ref_axis(&r, t->inner)] = t->inner_part;
+    set_strides(c, &r, 0, true);
+    return r;
 }
 
 /* Fixes the repeat's axis at the current iteration. */
@@ -363,6 +396,10 @@ bool nd_ref_of(nd_code *c, const nd_value *v, nd_ref *r)
     if (k == V_VIEW)
         return ref_of_view(c, v, r);
     const nd_vinfo *info = nd_info(c, v);
+    if (info->tiles) {
+        *r = in_scratch(c, info->tiles, v);
+        return true;
+    }
     if (info->alias)
         return nd_ref_of(c, info->alias, r);
     if (info->yield >= 0)

@@ -412,6 +412,18 @@ static size_t scratch_of(nd_code *c, const nd_kernels *list)
     return up64(most);
 }
 
+/* The most that one of its kernels keeps of a tile. */
+static size_t tiles_of(const nd_kernels *list)
+{
+    size_t most = 0;
+    for (int i = 0; i < list->v.n; i++) {
+        const nd_kernel *k = list->v.v[i];
+        size_t n = k->body ? tiles_of(k->body) : k->tiles ? k->tiles->bytes : 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 static int by_mark(const void *a, const void *b)
 {
     const nd_place *x = a, *y = b;
@@ -457,6 +469,8 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
         for (int l = 0; l < NLISTS; l++) {
             size_t n = scratch_of(c, &c->stage[s].list[l]);
             d->scratch_bytes = n > d->scratch_bytes ? n : d->scratch_bytes;
+            n = tiles_of(&c->stage[s].list[l]);
+            d->tile_bytes = n > d->tile_bytes ? n : d->tile_bytes;
         }
         d->saved_bytes += c->mem.stage[s].saved_bytes;
     }

@@ -56,7 +56,7 @@ static bool same(const touched *a, const touched *b)
 
 static bool is_product(const nd_kernel *k)
 {
-    return k->kind == K_GEMM || k->kind == K_GROUPED;
+    return k->kind == K_GEMM || k->kind == K_GROUPED || k->kind == K_TILES;
 }
 
 /* Must kernel i and the collective keep their order? */

@@ -230,6 +230,9 @@ typedef struct nd_ext {
     int64_t fixed;                   /* the length, if every rank's; or -1 */
     int64_t max;
     int64_t device;                  /* of all stages of a device: the most */
+    bool tile;                       /* a part of `whole`: see nd_tiles */
+    bool moves;                      /* ... that begins elsewhere */
+    int whole;
 } nd_ext;
 
 /* k * n[ext[0]] * n[ext[1]] ... elements. */
@@ -250,6 +253,7 @@ typedef struct nd_term {
 
 typedef enum {
     AT_BUFFER,                       /* the place of `value` */
+    AT_TILE,                         /* the scratch of a thread: of a tile */
     AT_WEIGHT, AT_GRAD,              /* of `param` */
     AT_CARRY_IN, AT_CARRY_OUT        /* of body argument `value`, now */
 } nd_root;
@@ -281,6 +285,7 @@ typedef enum {
     K_GEMM,                          /* one contract */
     K_GROUPED,                       /* one grouped or grouped_sum */
     K_COMM,                          /* one collective */
+    K_TILES,                         /* loop nests and contracts, by tiles */
     K_REPEAT                         /* a repeat; its body has its own list */
 } nd_kernel_kind;
 
@@ -328,7 +333,7 @@ typedef struct nd_kernel {
     int index;                       /* position in its list */
     nd_phase phase;
     nd_loc loc;
-    ND_VEC(nd_node) nodes;           /* one, unless K_LOOP */
+    ND_VEC(nd_node) nodes;           /* one, unless K_LOOP, K_TILES */
     nd_op *op;                       /* the op that gave the name */
     int nouter, ninner;              /* ninner 0: no axes at all */
     int outer[ND_MAX_RANK], inner[ND_MAX_RANK];          /* extents */
@@ -337,6 +342,7 @@ typedef struct nd_kernel {
     int npasses;
     nd_share share;                  /* K_LOOP */
     struct nd_kernels *body;         /* K_REPEAT */
+    struct nd_tiles *tiles;          /* K_TILES; or that it is one kernel of */
     struct nd_flight *flight;        /* of a K_COMM that others run beside */
     int early;                       /* K_REPEAT: what its first iteration
                                         waits for starts before that kernel */
@@ -360,6 +366,37 @@ typedef struct nd_kernels {
     bool overlapped;                 /* flights have been chosen */
 } nd_kernels;
 
+/* An axis of which a tile has a part: the extent, and that of the part. */
+typedef struct nd_tile_axis {
+    nd_axis *axis;
+    int ext, part;
+    bool serial;                     /* something sums over it: its parts follow
+                                        each other in one thread */
+} nd_tile_axis;
+
+/* Kernels that run one after another on a tile, then on the next one. What they
+ * make for each other lies in the scratch of the thread, which holds one tile
+ * of it:
+ *
+ *   s[batch, seq, heads, kv]    batch and heads one index at a time, 64 of seq,
+ *                               all of kv: 64 * kv floats
+ *
+ * See tiles.c. */
+typedef struct nd_tiles {
+    int n;
+    nd_tile_axis axis[ND_MAX_RANK];  /* those in one thread last */
+    int blocked;                     /* the one that is taken in blocks */
+    nd_axis *inner;                  /* the axis that tiles have all of, */
+    int inner_ext, inner_part;       /* or as much as they need: */
+    bool begins, ends;               /* at the first index of the block + begin,
+                                        with the last one + end */
+    int64_t begin, end;
+    ND_VEC(nd_kernel *) v;
+    ND_VEC(nd_value *) inside;       /* what lies in the scratch */
+    ND_VEC(size_t) at;               /* ... and where */
+    size_t bytes;
+} nd_tiles;
+
 /* What becomes of a value in generated code. */
 typedef enum {
     V_MEMORY,                        /* lies in memory by its nature */
@@ -380,6 +417,7 @@ typedef struct nd_vinfo {
     int yield;                       /* the body's yield it is written as; -1 */
     nd_op *ahead;                    /* the repeat that gathers it one
                                         iteration ahead; or NULL */
+    struct nd_tiles *tiles;          /* it is there for one tile at a time */
     nd_kernel *kernel;               /* where it is made, in the list at hand */
 } nd_vinfo;
 
@@ -441,6 +479,7 @@ typedef struct nd_device_mem {
     size_t work, work_bytes;         /* for matrices that muon gathers; shares
                                         its memory with temporaries */
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
+    size_t tile_bytes;               /* of each thread, beside the arena */
     ND_VEC(nd_bucket_place) buckets;
 } nd_device_mem;
 
@@ -543,6 +582,19 @@ bool nd_loop_reads(nd_code *c, nd_kernel *k, nd_value *v);
 void nd_loop_finish(nd_code *c, nd_kernel *k);
 nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
+/* ---- tiles.c ------------------------------------------------------------- */
+
+/* Makes K_TILES of kernels of the list, which are ready to be printed. */
+void nd_make_tiles(nd_code *c, nd_kernels *list);
+/* The extent of parts of `ext`, of at most `max` elements; always as many if
+ * `even`; each from the start on if `first`. */
+int nd_tile_ext(nd_code *c, int ext, int64_t max, bool even, bool first);
+/* tile_bounds.c. Where the inner axis may begin and end. */
+void nd_bound_tiles(nd_code *c, nd_tiles *t);
+/* The part of r that a tile has of the axes that it splits; only of those that
+ * threads share if `shared`. */
+void nd_tile_part(const nd_tiles *t, bool shared, nd_ref *r);
+
 /* ---- share.c ------------------------------------------------------------- */
 
 /* Decides, and puts the outer axes in the order that it wants. */
@@ -592,6 +644,17 @@ nd_traffic nd_kernel_traffic(nd_code *c, nd_kernel *k);
 void nd_overlap(nd_code *c);         /* fills the lists' flights */
 /* Is what is in flight left alone, in every place of every stage? */
 bool nd_overlap_check(nd_code *c);
+
+/* ---- final.c: gradients that a list has done with ------------------------ */
+
+typedef struct nd_final {
+    int last;                        /* the last kernel that adds to it; -1:
+                                        none, or nobody needs to know */
+    bool layered;                    /* that is a repeat, whose iteration l adds
+                                        to the slice l alone */
+} nd_final;
+/* By parameter; NULL if the list has nothing to tell. */
+nd_final *nd_finals(nd_code *c, int stage, const nd_kernels *list);
 
 void nd_memplan_new(nd_code *c);
 bool nd_has_loss(const nd_module *m, int stage);     /* is it this stage's? */

@@ -8,10 +8,13 @@
  *   %u = contract ...   %g = gelu(%u) in a dozen maps   backward reads %u, %g
  *   -> keep %u, compute the maps again next to their use
  *
- * `recompute attention` also makes products of two activations again that are
- * larger than both (scores); `recompute block` everything but what a repeat
- * carries. The same ops on the same operands give the same bits, dropout
- * included: its numbers depend on indices alone.
+ * A product of two activations that is far larger than both, such as the
+ * scores of attention, is made again as well: of a softmax backward keeps the
+ * maximum and the sum of each row then, and nothing as long as all keys.
+ * `recompute attention` asks for that wherever it is larger at all; `recompute
+ * block` makes everything again but what a repeat carries. The same ops on the
+ * same operands give the same bits, dropout included: its numbers depend on
+ * indices alone.
  *
  * The same choice is made for gradients of weights that wait (split.c): what of
  * the gradients of inputs is kept for them. Their products are not made again.
@@ -19,6 +22,8 @@
 #include "recompute.h"
 
 #include <string.h>
+
+enum { FAR_LARGER = 2 };             /* as either operand of a product */
 
 typedef struct remat {
     nd_module *m;
@@ -40,13 +45,14 @@ static int64_t local_bytes(const nd_module *m, const nd_type *t)
     return n > 0 ? n : 1;
 }
 
-static bool product_of_activations(const remat *r, const nd_op *op)
+/* Is it one of two activations, and larger than `times` either? */
+static bool outgrows(const remat *r, const nd_op *op, int times)
 {
     int64_t out = local_bytes(r->m, &op->out[0]->type);
     for (int i = 0; i < 2; i++) {
         const nd_value *x = op->in[i];
         if (nd_param_of(x) || nd_is_weight_copy(x) ||
-            local_bytes(r->m, &x->type) >= out)
+            times * local_bytes(r->m, &x->type) >= out)
             return false;
     }
     return true;
@@ -67,16 +73,17 @@ static bool can_repeat(const remat *r, const nd_value *v)
         return true;
     if (v->mark && r->fixed[v->mark - 1] && !nd_is_free(v))
         return false;
-    /* The plan asks for forward work to be done again, and for no other. */
-    nd_remat how = v->mark && r->of_grads[v->mark - 1] ? REMAT_NONE
-                                                       : r->m->plan.recompute;
+    /* Forward work may be done again, and no other. */
+    bool forward = !v->mark || !r->of_grads[v->mark - 1];
+    nd_remat how = forward ? r->m->plan.recompute : REMAT_NONE;
     bool inside = how == REMAT_BLOCK && r->p->early;
     /* By what travelled with them the rows are known again in backward. */
     if (v->def->kind == OP_DISPATCH && !nd_is_float(v->type.dtype))
         return false;
     if (v->def->kind == OP_CONTRACT)
         return inside ||
-               (how == REMAT_ATTENTION && product_of_activations(r, v->def));
+               (forward && outgrows(r, v->def,
+                                    how == REMAT_ATTENTION ? 1 : FAR_LARGER));
     return nd_has_trait(v->def, 'c') || (inside && nd_has_trait(v->def, 'b'));
 }
 

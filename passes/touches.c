@@ -20,7 +20,7 @@ typedef struct walker {
 static void touch_value(walker *w, const nd_value *v, bool write)
 {
     nd_ref r;
-    if (nd_ref_of(w->c, v, &r))
+    if (nd_ref_of(w->c, v, &r) && r.root != AT_TILE)
         w->touch(w->user, &r, write, w->index);
 }
 
@@ -56,6 +56,11 @@ void nd_touch_kernel(nd_code *c, nd_kernel *k, nd_touch_fn *f, void *user,
     walker w = {c, k, f, user, index};
     if (k->kind == K_REPEAT) {
         touch_repeat(&w);
+        return;
+    }
+    if (k->kind == K_TILES) {
+        for (int i = 0; i < k->tiles->v.n; i++)
+            nd_touch_kernel(c, k->tiles->v.v[i], f, user, index);
         return;
     }
     for (int j = 0; j < k->nodes.n; j++) {

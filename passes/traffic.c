@@ -91,7 +91,7 @@ static nd_access *reads(walker *w, nd_value *v)
             reads(w, v->def->in[i]);
         return NULL;
     }
-    if (is_local(w, v) || !nd_ref_of(w->c, v, &r))
+    if (is_local(w, v) || !nd_ref_of(w->c, v, &r) || r.root == AT_TILE)
         return NULL;
     nd_access *x = access_to(w, &r);
     x->read = true;
@@ -135,7 +135,8 @@ static void node_writes(walker *w, const nd_node *n)
                 nd_info(w->c, op->out[0])->accum != NULL;
     if (n->add)
         r = nd_add_ref(w->c, op);
-    else if (!n->stored || !nd_dest_of(w->c, op->out[0], &r))
+    else if (!n->stored || !nd_dest_of(w->c, op->out[0], &r) ||
+             r.root == AT_TILE)
         return;
     nd_access *x = writes(w, &r, adds);
     x->cleared = n->add && !adds && !n->in_parts;
@@ -149,7 +150,7 @@ static void whole_op(walker *w, nd_op *op)
     nd_ref r;
     for (int i = 0; i < op->nin; i++)
         reads(w, op->in[i]);
-    if (op->nout && nd_dest_of(w->c, op->out[0], &r))
+    if (op->nout && nd_dest_of(w->c, op->out[0], &r) && r.root != AT_TILE)
         writes(w, &r, nd_info(w->c, op->out[0])->accum != NULL);
 }
 
@@ -230,20 +231,52 @@ static void sum_up(walker *w)
     }
 }
 
+static void kernel(walker *w, nd_kernel *k)
+{
+    w->k = k;
+    for (int i = 0; i < k->nodes.n; i++) {
+        nd_node *n = &k->nodes.v[i];
+        w->t->flops += nd_op_flops(n->op, &w->c->m->mesh);
+        if (k->kind == K_LOOP) {
+            node_reads(w, n->op);
+            node_writes(w, n);
+        } else {
+            whole_op(w, n->op);
+        }
+    }
+}
+
+/* The part of the inner axis that tiles have, on average over the blocks. */
+static double part_of_inner(const nd_code *c, const nd_tiles *t)
+{
+    const nd_tile_axis *a = &t->axis[t->blocked];
+    int64_t rows = c->exts.v[a->ext].max, block = c->exts.v[a->part].max;
+    int64_t all = c->exts.v[t->inner_ext].max;
+    double sum = 0;
+    int64_t blocks = 0;
+    for (int64_t at = 0; at < rows; at += block, blocks++) {
+        int64_t lo = t->begins ? at + t->begin : 0;
+        int64_t hi = t->ends ? at + block + t->end : all;
+        lo = lo < 0 ? 0 : lo;
+        hi = hi > all ? all : hi;
+        sum += hi > lo ? (double)(hi - lo) : 0;
+    }
+    return blocks && all ? sum / (double)blocks / (double)all : 1;
+}
+
+/* What a tile makes and uses up stays in the cache. */
 nd_traffic nd_kernel_traffic(nd_code *c, nd_kernel *k)
 {
     nd_traffic t = {0};
     walker w = {c, k, &t};
-    for (int i = 0; i < k->nodes.n; i++) {
-        nd_node *n = &k->nodes.v[i];
-        t.flops += nd_op_flops(n->op, &c->m->mesh);
-        if (k->kind == K_LOOP) {
-            node_reads(&w, n->op);
-            node_writes(&w, n);
-        } else {
-            whole_op(&w, n->op);
-        }
+    if (k->kind == K_TILES) {
+        for (int i = 0; i < k->tiles->v.n; i++)
+            kernel(&w, k->tiles->v.v[i]);
+        t.flops *= part_of_inner(c, k->tiles);
+    } else {
+        kernel(&w, k);
     }
+    w.k = k;
     sum_up(&w);
     return t;
 }

@@ -1,5 +1,5 @@
-/* comm.c - what every communicator shares: groups of the mesh, the order of
- * additions, the calls of generated code, and how a failure spreads.
+/* comm.c - what every communicator shares: groups of the mesh, the calls of
+ * generated code, and how a failure spreads; fold.c has the order of additions.
  *
  * A group along mesh mask M holds the ranks that agree with this one on every
  * axis outside M. Ranks number the mesh with the last axis fastest, so rank
@@ -10,51 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 1024 };            /* elements that are folded at a time */
-
-static void fold_floats(float *sum, const float *x, int64_t n, bool max)
-{
-    if (max) {
-        for (int64_t i = 0; i < n; i++)
-            sum[i] = x[i] > sum[i] || x[i] != x[i] ? x[i] : sum[i];
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            sum[i] += x[i];
-    }
-}
-
-/* The bits of a float array are integers: copied out and back, for a pointer
- * to one type may not point to the other. */
-static void fold_ints(float *sum, const float *from, int64_t n, bool max)
-{
-    int32_t y[BLOCK], x[BLOCK];
-
-    memcpy(y, sum, (size_t)n * sizeof *y);
-    memcpy(x, from, (size_t)n * sizeof *x);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = !max          ? (int32_t)((uint32_t)y[i] + (uint32_t)x[i])
-               : x[i] > y[i] ? x[i]
-                             : y[i];
-    memcpy(sum, y, (size_t)n * sizeof *y);
-}
-
-/* Additions go block by block through a small buffer: sources are read before
- * the block is written, so dst may be one of them. */
-void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
-               ndrt_fold_kind how)
-{
-    bool max = how == NDRT_MAX || how == NDRT_MAX_I32;
-    bool ints = how == NDRT_SUM_I32 || how == NDRT_MAX_I32;
-    float sum[BLOCK];
-
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t len = n - at < BLOCK ? n - at : BLOCK;
-        memcpy(sum, src[0] + at, (size_t)len * sizeof *sum);
-        for (int s = 1; s < nsrc; s++)
-            (ints ? fold_ints : fold_floats)(sum, src[s] + at, len, max);
-        memcpy(dst + at, sum, (size_t)len * sizeof *sum);
-    }
-}
+enum { BLOCK = 1024 };            /* numbers of 8 bytes that travel at a time */
 
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s)
 {
@@ -159,17 +115,22 @@ ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine)
 /* ---- calls of generated code ------------------------------------------ */
 
 /* main.c has NDRT_FAIL_AT. */
-ndrt_comm *ndrt_enter(ndrt_rank *r)
+void ndrt_count_down(ndrt_rank *r)
 {
     ndrt_state *st = r->state;
 
-    if (!ndrt_alone(r))
-        return NULL;
     if (st->fail_at > 0 && --st->fail_at == 0) {
         ndrt_fail(r, NDRT_EINTERNAL, "made-up failure (NDRT_FAIL_AT)");
         ndrt_raise(r);
     }
-    return st->comm;
+}
+
+ndrt_comm *ndrt_enter(ndrt_rank *r)
+{
+    if (!ndrt_alone(r))
+        return NULL;
+    ndrt_count_down(r);
+    return r->state->comm;
 }
 
 void ndrt_leave(ndrt_rank *r, ndrt_status s)

@@ -1,8 +1,8 @@
 /* comm.h - the one interface between the runtime and what carries its bytes.
  *
  * comm_local.c runs ranks as threads of one process; comm_mpi.c is a plug-in
- * with one process per rank. comm.c holds what both share: the order of
- * additions (ndrt_fold) and everything that is not transport.
+ * with one process per rank. fold.c has the order of additions that both share,
+ * comm.c everything that is not transport.
  *
  * A group is a list of world ranks in ascending order; collectives add in
  * that order, so results are the same bits on every member and with every

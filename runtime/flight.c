@@ -28,6 +28,8 @@ typedef struct call {
     size_t bytes;
     ndrt_fold_kind how;
     bool joins_first;
+    int bucket;                   /* of gradients: floats [from, to) */
+    size_t from, to;
 } call;
 
 typedef struct flight {
@@ -41,7 +43,8 @@ struct ndrt_air {
     pthread_cond_t started, ended;
     ndrt_rank rank;               /* the double */
     ndrt_state state;
-    int n;                        /* flights */
+    int n;                        /* flights: those of the program, then
+                                     those of gradients */
     flight *flight;               /* by ticket */
     int *queue, first, waiting;   /* tickets in the order of starts: a ring */
     int64_t *lengths;             /* what p and q point to */
@@ -91,32 +94,29 @@ static void *thread_main(void *arg)
 /* ---- start and wait ---------------------------------------------------- */
 
 static void copy_lengths(int64_t **to, int64_t *room, const int64_t *n,
-                         size_t members)
+                         const ndrt_group *g)
 {
     if (n)
-        memcpy(room, n, members * sizeof *n);
+        memcpy(room, n, (size_t)g->n * sizeof *n);
     *to = n ? room : NULL;
 }
 
 /* p and q of the call are the caller's and need not last. */
-static void start(ndrt_rank *r, int ticket, const call *c, const int64_t *p,
-                  const int64_t *q)
+static ndrt_status launch(ndrt_rank *r, int ticket, const call *c,
+                          const int64_t *p, const int64_t *q)
 {
     ndrt_air *a = r->state->air;
+    const ndrt_group *g = &r->state->groups[c->group];
     size_t ranks = (size_t)r->state->comm->size;
     flight *f = &a->flight[ticket];
     int64_t *room = a->lengths + 2 * ranks * (size_t)ticket;
 
-    if (!ndrt_enter(r))
-        return;
-    if (f->busy) {
-        ndrt_fail(r, NDRT_EINTERNAL, "call %d is in flight already", ticket);
-        ndrt_raise(r);
-    }
+    if (f->busy)
+        return ndrt_fail(r, NDRT_EINTERNAL, "call %d is in flight already",
+                         ticket);
     f->call = *c;
-    copy_lengths(&f->call.p, room, p, (size_t)r->state->groups[c->group].n);
-    copy_lengths(&f->call.q, room + ranks, q,
-                 (size_t)r->state->groups[c->group].n);
+    copy_lengths(&f->call.p, room, p, g);
+    copy_lengths(&f->call.q, room + ranks, q, g);
     pthread_mutex_lock(&a->lock);
     f->busy = true;
     f->done = false;
@@ -124,26 +124,37 @@ static void start(ndrt_rank *r, int ticket, const call *c, const int64_t *p,
     a->waiting++;
     pthread_cond_signal(&a->started);
     pthread_mutex_unlock(&a->lock);
-    ndrt_leave(r, NDRT_OK);
+    return NDRT_OK;
 }
 
-void ndrt_wait(ndrt_rank *r, int ticket)
+static ndrt_status await(ndrt_rank *r, int ticket)
 {
     ndrt_air *a = r->state->air;
-
-    if (!a || !ndrt_alone(r))
-        return;
     flight *f = &a->flight[ticket];
+
     pthread_mutex_lock(&a->lock);
     while (f->busy && !f->done)
         pthread_cond_wait(&a->ended, &a->lock);
     f->busy = false;
     bool failed = a->failed;
     pthread_mutex_unlock(&a->lock);
-    if (failed) {
-        ndrt_fail(r, NDRT_ESTOPPED, "a call in flight failed");
+    return failed ? ndrt_fail(r, NDRT_ESTOPPED, "a call in flight failed")
+                  : NDRT_OK;
+}
+
+static void start(ndrt_rank *r, int ticket, const call *c, const int64_t *p,
+                  const int64_t *q)
+{
+    if (ndrt_enter(r))
+        ndrt_leave(r, launch(r, ticket, c, p, q));
+}
+
+void ndrt_wait(ndrt_rank *r, int ticket)
+{
+    if (!r->state->air || !ndrt_alone(r))
+        return;
+    if (await(r, ticket) != NDRT_OK)
         ndrt_raise(r);
-    }
     ndrt_barrier(r);
 }
 
@@ -244,13 +255,36 @@ void ndrt_start_shift_ring(ndrt_rank *r, int ticket, int group, int by,
         ndrt_shift_ring(r, group, by, x, y, bytes);
 }
 
+/* ---- gradients ---------------------------------------------------------- */
+
+static void run_reduce(ndrt_rank *r, const call *c)
+{
+    if (ndrt_reduce_range(r, c->bucket, c->y, c->from, c->to) != NDRT_OK)
+        ndrt_raise(r);
+}
+
+ndrt_status ndrt_start_reduce(ndrt_rank *r, int i, int bucket, float *x,
+                              size_t from, size_t to)
+{
+    call c = {.run = run_reduce, .bucket = bucket, .y = x, .from = from,
+              .to = to};
+
+    return launch(r, r->program->nflights + i, &c, NULL, NULL);
+}
+
+ndrt_status ndrt_await_reduce(ndrt_rank *r, int i)
+{
+    return await(r, r->program->nflights + i);
+}
+
 /* ---- opening and closing ----------------------------------------------- */
 
 static bool is_wanted(const ndrt_rank *r)
 {
     const ndrt_state *st = r->state;
 
-    if (r->program->nflights == 0 || st->config->overlap == NDRT_OVERLAP_OFF)
+    if (r->program->nflights + ndrt_early_most(r) == 0 ||
+        st->config->overlap == NDRT_OVERLAP_OFF)
         return false;
     return st->config->overlap == NDRT_OVERLAP_ON || st->comm->cpus >= 2;
 }
@@ -259,13 +293,14 @@ static ndrt_air *new_air(const ndrt_rank *r, ndrt_comm *comm)
 {
     const ndrt_program *p = r->program;
     ndrt_state *st = r->state;
-    size_t n = (size_t)p->nflights;
+    int calls = p->nflights + ndrt_early_most(r);
+    size_t n = (size_t)calls, nb = (size_t)p->nbuckets + 1;
     ndrt_air *a = calloc(1, sizeof *a);
 
     if (!a)
         return NULL;
     st->air = a;
-    a->n = p->nflights;
+    a->n = calls;
     a->flight = calloc(n, sizeof *a->flight);
     a->queue = calloc(n, sizeof *a->queue);
     a->lengths = calloc(2 * n * (size_t)comm->size, sizeof *a->lengths);
@@ -273,9 +308,15 @@ static ndrt_air *new_air(const ndrt_rank *r, ndrt_comm *comm)
     a->rank.state = &a->state;
     a->state = (ndrt_state){.config = st->config, .comm = comm,
                             .ones = st->ones};
-    a->state.groups = calloc((size_t)p->ngroups, sizeof *a->state.groups);
+    a->state.groups = calloc((size_t)p->ngroups + 1, sizeof *a->state.groups);
+    a->state.sum = calloc(3 * nb, sizeof *a->state.sum);
+    a->state.zero = a->state.sum ? a->state.sum + nb : NULL;
+    a->state.tied = a->state.sum ? a->state.zero + nb : NULL;
+    a->state.share = calloc((size_t)comm->size, sizeof *a->state.share);
     memcpy(a->state.coord, st->coord, sizeof st->coord);
-    return a->flight && a->queue && a->lengths && a->state.groups ? a : NULL;
+    return a->flight && a->queue && a->lengths && a->state.groups &&
+                   a->state.sum && a->state.share
+               ? a : NULL;
 }
 
 static ndrt_status start_thread(ndrt_rank *r, ndrt_air *a)
@@ -306,6 +347,8 @@ ndrt_status ndrt_air_open(ndrt_rank *r)
                          "flight");
     for (int g = 0; g < p->ngroups && s == NDRT_OK; g++)
         s = ndrt_group_open(&a->rank, &a->state.groups[g], p->groups[g], 0);
+    if (s == NDRT_OK && ndrt_early_most(r))
+        s = ndrt_open_buckets(&a->rank);
     if (s != NDRT_OK)
         return ndrt_fail(r, s, "%s", a->state.error);
     return start_thread(r, a);
@@ -336,7 +379,11 @@ void ndrt_air_free(ndrt_rank *r)
         return;
     for (int g = 0; a->state.groups && g < r->program->ngroups; g++)
         ndrt_group_free(&a->state.groups[g]);
+    for (int b = 0; a->state.sum && b < r->program->nbuckets; b++)
+        ndrt_free_bucket(&a->rank, b);
     free(a->state.groups);
+    free(a->state.sum);
+    free(a->state.share);
     free(a->state.packed);
     free(a->state.parts);
     free(a->flight);

@@ -253,6 +253,7 @@ void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
     ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
     ndrt_matrix z = {c, m, n, c_r, c_c};
     ndrt_mm_key key = {.acc = acc};
+    ndrt_note_product(r, NDRT_W32, acc, &x, &y, &z);
     bool library = ndrt_mm_arrange(&x, &y, &z, &key);
     if (library) {
         ndrt_mm_share(r, &key, x.x, y.x, c);

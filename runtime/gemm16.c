@@ -109,10 +109,12 @@ void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
         return;
     bool library = ndrt_mm_arrange(&x, &y, &z, &key);
     ndrt_mm_key piece = ndrt_mm_piece(&key);
-    if (library && ndrt_mm_has_bf16(r, &piece))
-        ndrt_mm_share(r, &key, x.x, y.x, c);
-    else
+    if (!library || !ndrt_mm_has_bf16(r, &piece)) {
         wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);
+        return;
+    }
+    ndrt_note_product(r, NDRT_WBF16, acc, &x, &y, &z);
+    ndrt_mm_share(r, &key, x.x, y.x, c);
 }
 
 void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,

@@ -103,7 +103,8 @@ static void wrong_size(const ndrt_program *p, int have)
 ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config)
 {
     ndrt_comm *comm = NULL;
-    int more = (p->nflights > 0 && config->overlap != NDRT_OVERLAP_OFF) +
+    bool flies = p->nflights > 0 || p->early;
+    int more = (flies && config->overlap != NDRT_OVERLAP_OFF) +
                (p->ndevices > 1 && config->messages == NDRT_MESSAGES_AHEAD);
     ndrt_status s = open_mpi(p, more, &comm);
 

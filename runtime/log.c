@@ -183,6 +183,12 @@ void ndrt_log_step(ndrt_rank *r, const ndrt_step_line *s)
     l->last = ndrt_now();
 }
 
+void ndrt_log_skip(ndrt_rank *r)
+{
+    if (r->state->log)
+        r->state->log->last = ndrt_now();
+}
+
 void ndrt_log_micro(ndrt_rank *r, int mb, double loss)
 {
     if (!r->state->log)

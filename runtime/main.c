@@ -57,6 +57,8 @@ static ndrt_status set_up(ndrt_rank *r)
     ndrt_status s = ndrt_make_arena(r);
 
     if (s == NDRT_OK)
+        s = ndrt_tiles_open(r);
+    if (s == NDRT_OK)
         s = ndrt_mm_open(r);
     if (s == NDRT_OK)
         s = ndrt_micro_open(r);
@@ -72,6 +74,10 @@ static ndrt_status set_up(ndrt_rank *r)
         s = check_target(r, r->state->config->times_path);
     if (s == NDRT_OK)
         s = check_target(r, r->state->config->profile_path);
+    if (s == NDRT_OK)
+        s = check_target(r, r->state->config->products_path);
+    if (s == NDRT_OK)
+        s = ndrt_products_open(r);
     if (s == NDRT_OK)
         s = ndrt_data_open(r);
     if (s == NDRT_OK)
@@ -114,6 +120,8 @@ static ndrt_status work(ndrt_rank *r)
         s = ndrt_trace_write(r);
     if (s == NDRT_OK)
         s = ndrt_profile_write(r);
+    if (s == NDRT_OK)
+        s = ndrt_products_write(r);
     ndrt_status logged = ndrt_log_close(r);
     if (s == NDRT_OK && c->generate)
         s = ndrt_generate(r, stdout);

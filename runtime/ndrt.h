@@ -147,6 +147,7 @@ typedef struct ndrt_device {
     size_t work, work_bytes;      /* for muon: room that nothing else needs
                                      between two steps */
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
+    size_t tile_bytes;            /* of each thread, beside the arena */
     size_t version_bytes;         /* of all weights, the arena's beginning,
                                      where there are versions; else 0 */
 } ndrt_device;
@@ -253,6 +254,7 @@ typedef struct ndrt_program {
     const uint32_t *groups;       /* mesh masks used by collectives; the
                                      index is the group argument below */
     int nflights;                 /* tickets of calls in flight */
+    bool early;                   /* stages call ndrt_gradients_done */
     int nmarks;                   /* kernels, if their ends are marked */
     const char *const *marks;
     uint64_t marks_key;           /* of another program, another one */
@@ -334,6 +336,15 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const uint16_t *a, int64_t a_r, int64_t a_c,
                    const uint16_t *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c);
+
+/* x, but at least lo and at most hi. */
+static inline int64_t ndrt_clip(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* What the calling thread has for one tile: tile_bytes of the device. */
+void *ndrt_tile_scratch(const ndrt_rank *r);
 
 /* The same by the calling thread alone: for loops that are shared out. */
 void ndrt_gemm_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -458,6 +469,14 @@ void ndrt_start_all_to_all(ndrt_rank *r, int ticket, int group, const void *x,
 void ndrt_start_shift_ring(ndrt_rank *r, int ticket, int group, int by,
                            const void *x, void *y, size_t bytes);
 void ndrt_wait(ndrt_rank *r, int ticket);
+
+/* The calling stage's backward function, of this microbatch, will not touch the
+ * gradients of these parameters again, or those of the stage's iteration
+ * `layer` of them: if it is the last microbatch, they may be added up over the
+ * ranks. */
+void ndrt_gradients_done(ndrt_rank *r, const int *params, int n,
+                         int64_t layer);
+enum { NDRT_WHOLE = -1 };
 
 /* The room of another stage of this device, at the same microbatch. */
 char *ndrt_room(const ndrt_rank *r, int stage, int room);

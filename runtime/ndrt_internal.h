@@ -43,6 +43,7 @@ typedef struct ndrt_config {
     const char *schedule;         /* instead of the program's; or NULL */
     int64_t microbatches;         /* 0: the program's */
     const char *trace_path, *times_path, *profile_path;
+    const char *products_path;    /* their speed alone; or NULL */
     int64_t trace_step;           /* 0: the third */
     const ndrt_course *course;    /* what these choices come to */
     bool done;                    /* --help or --version: nothing to run */
@@ -73,10 +74,12 @@ typedef struct ndrt_data ndrt_data;         /* data.c */
 typedef struct ndrt_log ndrt_log;           /* log.c */
 typedef struct ndrt_count ndrt_count;       /* count.c */
 typedef struct ndrt_air ndrt_air;           /* flight.c */
+typedef struct ndrt_early ndrt_early;       /* early.c */
 typedef struct ndrt_lane ndrt_lane;         /* messages.c */
 typedef struct ndrt_trace ndrt_trace;       /* trace.c */
 typedef struct ndrt_team ndrt_team;         /* team.c */
 typedef struct ndrt_profile ndrt_profile;   /* profile.c */
+typedef struct ndrt_products ndrt_products; /* products.c */
 
 typedef struct ndrt_jitter {      /* jitter.c */
     uint32_t most, random;        /* microseconds; the generator's state */
@@ -112,9 +115,11 @@ typedef struct ndrt_state {
     ndrt_group *whole;            /* per parameter: those that hold the pieces
                                      of its matrices, see ndrt_whole_group */
     int64_t *ones;                /* equal pieces: 1 for every rank */
+    int64_t *share;               /* room for a length of every rank */
     double *all;                  /* NDRT_WIDE numbers of every rank */
     ndrt_own own;                 /* of the rank's own thread */
     ndrt_team *team;              /* NULL: there is no other */
+    char *tiles;                  /* tile.c: of each thread */
     char *packed;                 /* all_to_all.c: what is sent, received */
     size_t packed_bytes;
     size_t *parts;                /* 4 numbers per rank */
@@ -122,11 +127,13 @@ typedef struct ndrt_state {
     ndrt_log *log;
     ndrt_count *count;            /* NULL: nothing is counted */
     ndrt_air *air;                /* NULL: no call is ever in flight */
+    ndrt_early *early;            /* NULL: gradients wait for the end */
     ndrt_lane *lane;              /* NULL: the rank moves its messages */
     ndrt_jitter jitter;
     ndrt_trace *trace;            /* NULL: no time is taken */
     ndrt_stamp *stamps;           /* per action of the list; or NULL */
     ndrt_profile *profile;        /* NULL: marks are passed over */
+    ndrt_products *products;      /* NULL: nothing is noted */
     ndrt_status status;           /* first failure, and its text */
     char error[512];
     bool reported;                /* the failure needs no further message */
@@ -204,6 +211,24 @@ ndrt_status ndrt_air_open(ndrt_rank *r);
 /* After the last call, or a failure that all ranks have been told of. */
 void ndrt_air_close(ndrt_rank *r);
 void ndrt_air_free(ndrt_rank *r);
+/* ndrt_reduce_range, as call `i` of a step's; and its end. */
+ndrt_status ndrt_start_reduce(ndrt_rank *r, int i, int bucket, float *x,
+                              size_t from, size_t to);
+ndrt_status ndrt_await_reduce(ndrt_rank *r, int i);
+
+/* ---- early.c: gradients summed while backward goes on ------------------- */
+
+/* The most calls of a step; 0: all is left to the end. */
+int ndrt_early_most(const ndrt_rank *r);
+/* After ndrt_air_open. */
+ndrt_status ndrt_early_open(ndrt_rank *r);
+void ndrt_early_free(ndrt_rank *r);
+/* Around an action. */
+void ndrt_early_begin(ndrt_rank *r, const sched_action *a);
+ndrt_status ndrt_early_end(ndrt_rank *r, const sched_action *a);
+/* Resolves what the gradients are pending over: after it every rank holds the
+ * sum, or its zero part of it. */
+ndrt_status ndrt_reduce_grads(ndrt_rank *r);
 
 /* ---- jitter.c: delays, for tests ---------------------------------------- */
 
@@ -276,6 +301,9 @@ bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
 /* Groups: every rank calls it, before anything that may fail on one alone. */
 ndrt_status ndrt_open_groups(ndrt_rank *r);
+/* Those of its buckets, into state->sum, zero and tied. */
+ndrt_status ndrt_open_buckets(ndrt_rank *r);
+void ndrt_free_bucket(ndrt_rank *r, int bucket);
 /* What the rank's device has and needs. */
 const ndrt_device *ndrt_here(const ndrt_rank *r);
 /* Where a parameter or its gradient lies on a device; NDRT_NONE: nowhere. */
@@ -323,6 +351,10 @@ size_t ndrt_arena_bytes(const ndrt_course *c, int device);
 size_t ndrt_older_at(const ndrt_course *c, int device);    /* older weights */
 ndrt_status ndrt_make_arena(ndrt_rank *r);
 
+/* ---- tile.c -------------------------------------------------------------- */
+
+ndrt_status ndrt_tiles_open(ndrt_rank *r);
+
 /* ---- versions.c: older weights ------------------------------------------- */
 
 /* Sets r->weights for an action. */
@@ -347,10 +379,17 @@ float ndrt_init_value(const ndrt_param *q, uint64_t seed, uint32_t stream,
                       uint64_t index);
 ndrt_status ndrt_init_params(ndrt_rank *r, uint64_t seed);
 
-/* ---- comm.c ----------------------------------------------------------- */
+/* ---- fold.c ----------------------------------------------------------- */
 
+/* See ndrt_fold_fn. */
 void ndrt_fold(float *dst, const float *const *src, int nsrc, int64_t n,
                ndrt_fold_kind how);
+/* To several destinations. */
+void ndrt_fold_to(float *const *dst, int ndst, const float *const *src,
+                  int nsrc, int64_t n, ndrt_fold_kind how);
+
+/* ---- comm.c ----------------------------------------------------------- */
+
 enum { NDRT_WIDE = 4 };
 /* The bits of v[0..n) of every rank, in rank order, to state->all. */
 ndrt_status ndrt_gather_doubles(ndrt_rank *r, const double *v, int n);
@@ -365,6 +404,8 @@ ndrt_status ndrt_agree(ndrt_rank *r, ndrt_status mine);
  * is done. */
 ndrt_comm *ndrt_enter(ndrt_rank *r);
 void ndrt_leave(ndrt_rank *r, ndrt_status s);
+/* The failure that tests ask for, if it is time. */
+void ndrt_count_down(ndrt_rank *r);
 /* Turns a communicator's status into the rank's failure. */
 ndrt_status ndrt_comm_check(ndrt_rank *r, ndrt_status s);
 /* Bytes between any members of a program's group; returns when all is there. */
@@ -401,6 +442,20 @@ bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
 void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                    const void *b, float *c);
 ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
+
+/* ---- products.c: the products of a step, alone --------------------------- */
+
+ndrt_status ndrt_products_open(ndrt_rank *r);
+/* Whoever computes a product says so. */
+void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
+                       const ndrt_matrix *a, const ndrt_matrix *b,
+                       const ndrt_matrix *c);
+/* Around a training step; all ranks call them. */
+void ndrt_products_begin(ndrt_rank *r);
+ndrt_status ndrt_products_end(ndrt_rank *r);
+/* Rank 0 writes the file. */
+ndrt_status ndrt_products_write(ndrt_rank *r);
+void ndrt_products_free(ndrt_products *p);
 
 /* ---- gemm_dnnl.c or gemm_blas.c --------------------------------------- */
 
@@ -587,9 +642,10 @@ ndrt_status ndrt_arrays_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 /* ---- optim.c ---------------------------------------------------------- */
 
 double ndrt_lr(const ndrt_train *t, int64_t update);       /* 1-based */
-/* Resolves what the gradients are pending over: after it every rank holds the
- * sum, or its zero part of it. */
-ndrt_status ndrt_reduce_grads(ndrt_rank *r);
+/* Floats [from, to) of a bucket that lies at x: adds up what they are pending
+ * over, each rank of the zero group what is in its part. */
+ndrt_status ndrt_reduce_range(ndrt_rank *r, int bucket, float *x, size_t from,
+                              size_t to);
 /* This rank's share of the squared norm: each element counts on one rank. */
 double ndrt_square_norm(ndrt_rank *r);
 /* In joint work: the sum of squares of x in NDRT_SUMS parts. Each thread adds
@@ -678,6 +734,8 @@ void ndrt_log_micro(ndrt_rank *r, int mb, double loss);
 /* metrics: a mean for each of the train block's. */
 void ndrt_log_eval(ndrt_rank *r, double loss, int64_t batches,
                    const double *metrics);
+/* What came after the last line is no part of the next step. */
+void ndrt_log_skip(ndrt_rank *r);
 void ndrt_log_note(ndrt_rank *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */

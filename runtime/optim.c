@@ -81,13 +81,13 @@ static ndrt_status all_reduce(ndrt_rank *r, ndrt_group *g, float *x, size_t n)
 {
     ndrt_comm *c = r->state->comm;
 
-    if (g->n <= 1)
+    if (g->n <= 1 || n == 0)
         return NDRT_OK;
     return ndrt_comm_check(r, c->ops->all_reduce(c, g, x, (int64_t)n,
                                                 NDRT_SUM));
 }
 
-static ndrt_status over_zero(ndrt_rank *r, int bucket, bool gather, float *x)
+ndrt_status ndrt_gather_parts(ndrt_rank *r, int bucket, float *x)
 {
     ndrt_comm *c = r->state->comm;
     ndrt_group *g = &r->state->zero[bucket];
@@ -97,39 +97,55 @@ static ndrt_status over_zero(ndrt_rank *r, int bucket, bool gather, float *x)
         return NDRT_OK;
     ndrt_my_part(r, bucket, &from, &n);
     ndrt_layout l = {.outer = 1, .inner = (int64_t)n, .n = r->state->ones,
-                     .x = gather ? x + from : x,
-                     .y = gather ? x : x + from};
-    ndrt_status s = gather ? c->ops->all_gather(c, g, &l)
-                           : c->ops->reduce_scatter(c, g, &l);
-    return ndrt_comm_check(r, s);
+                     .x = x + from, .y = x};
+    return ndrt_comm_check(r, c->ops->all_gather(c, g, &l));
 }
 
-ndrt_status ndrt_gather_parts(ndrt_rank *r, int bucket, float *x)
+/* The range that both have; from its end on, if they have none. */
+static void common(size_t *from, size_t *to, size_t lo, size_t hi)
 {
-    return over_zero(r, bucket, true, x);
+    *from = *from > lo ? *from : lo;
+    *to = *to < hi ? *to : hi;
+    if (*from > *to)
+        *from = *to;
 }
 
-ndrt_status ndrt_reduce_grads(ndrt_rank *r)
+/* Each member's part of the range; they lie one after another. */
+static ndrt_status scatter(ndrt_rank *r, int bucket, float *x, size_t from,
+                           size_t to)
 {
-    const ndrt_program *p = r->program;
-    const ndrt_device *here = ndrt_here(r);
+    ndrt_comm *c = r->state->comm;
+    ndrt_group *g = &r->state->zero[bucket];
+    size_t n = r->program->buckets[bucket].n / (size_t)g->n, mine = from;
+
+    if (g->n <= 1)
+        return NDRT_OK;
+    for (int i = 0; i < g->n; i++) {
+        size_t lo = from, hi = to;
+        common(&lo, &hi, n * (size_t)i, n * (size_t)(i + 1));
+        r->state->share[i] = (int64_t)(hi - lo);
+        mine += i < g->me ? hi - lo : 0;
+    }
+    ndrt_layout l = {.outer = 1, .inner = 1, .n = r->state->share,
+                     .x = x + from, .y = x + mine};
+    return ndrt_comm_check(r, c->ops->reduce_scatter(c, g, &l));
+}
+
+ndrt_status ndrt_reduce_range(ndrt_rank *r, int bucket, float *x, size_t from,
+                              size_t to)
+{
+    const ndrt_bucket *b = &r->program->buckets[bucket];
+    size_t lo, n, first = from, end = to;
     ndrt_status s = NDRT_OK;
 
-    for (int i = 0; i < here->nplaces && s == NDRT_OK; i++) {
-        const ndrt_place *pl = &here->places[i];
-        const ndrt_bucket *b = &p->buckets[pl->bucket];
-        if (b->frozen)
-            continue;
-        float *g = at(r, pl->grads);
-        size_t from, n;
-        ndrt_my_part(r, pl->bucket, &from, &n);
-        if (b->zero & b->sum)
-            s = over_zero(r, pl->bucket, false, g);
-        if (s == NDRT_OK)
-            s = all_reduce(r, &r->state->tied[pl->bucket], g + from, n);
-        if (s == NDRT_OK)
-            s = all_reduce(r, &r->state->sum[pl->bucket], g + from, n);
-    }
+    ndrt_my_part(r, bucket, &lo, &n);
+    common(&first, &end, lo, lo + n);
+    if (b->zero & b->sum)
+        s = scatter(r, bucket, x, from, to);
+    if (s == NDRT_OK)
+        s = all_reduce(r, &r->state->tied[bucket], x + first, end - first);
+    if (s == NDRT_OK)
+        s = all_reduce(r, &r->state->sum[bucket], x + first, end - first);
     return s;
 }
 

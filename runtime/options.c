@@ -16,7 +16,7 @@ typedef enum {
     STEPS, DATA, EVAL_DATA, SEED, LR, WARMUP, CLIP, LOG, COMM, LOAD, SAVE,
     CHECKPOINTS, RESUME, GENERATE, TOKENS, TEMPERATURE, THREADS,
     CHECK_REPLICAS, MICRO_LOSSES, OVERLAP, SCHEDULE, MICROBATCHES, MESSAGES,
-    TRACE, TRACE_STEP, TIMES, PROFILE, HELP, VERSION, NOPTIONS
+    TRACE, TRACE_STEP, TIMES, PROFILE, PRODUCTS, HELP, VERSION, NOPTIONS
 } option_id;
 
 static const struct {
@@ -47,9 +47,8 @@ static const struct {
     [TOKENS] = {"--tokens", "N", "bytes to generate (200)"},
     [TEMPERATURE] = {"--temperature", "X", "of --generate; 0: always the "
                      "likeliest byte (1)"},
-    [THREADS] = {"--threads", "N", "threads per rank for matrix products; "
-                 "0: the CPUs by the\n                       ranks of this "
-                 "host (0)"},
+    [THREADS] = {"--threads", "N", "threads per rank; 0: the CPUs by the ranks "
+                 "of this host (0)"},
     [CHECK_REPLICAS] = {"--check-replicas", NULL, "fail if two copies of a "
                         "parameter differ\n                       after "
                         "training, in any bit"},
@@ -71,6 +70,8 @@ static const struct {
                "the median"},
     [PROFILE] = {"--profile", "FILE", "write the time of each kernel, for `ndc "
                  "--emit=roofline`"},
+    [PRODUCTS] = {"--products", "FILE", "write how fast the matrix products "
+                  "of a step are alone"},
     [HELP] = {"--help", NULL, "this text"},
     [VERSION] = {"--version", NULL, "print the version"},
 };
@@ -109,9 +110,8 @@ static void print_help(const ndrt_program *p, FILE *out)
         fprintf(out, "  %-20s %s\n", left, options[i].help);
     }
     print_defaults(&p->train, out);
-    fputs("With threads, where other programs want the CPUs too, set "
-          "GOMP_SPINCOUNT=1000 in\nthe environment: they spin no longer than "
-          "that for each other.\n", out);
+    fputs("How many threads there are changes no result. Where they and the "
+          "ranks are as many\nas the CPUs, each stays on its own.\n", out);
     fprintf(out, "--name=VALUE works too. Exit status: 0 done, 1 bad data, a "
             "file that cannot be\nread or written, or a run that is not "
             "finite; 2 wrong usage; 3 internal error.\n");
@@ -260,6 +260,9 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         return true;
     case PROFILE:
         c->profile_path = v;
+        return true;
+    case PRODUCTS:
+        c->products_path = v;
         return true;
     case HELP:
     case VERSION:

@@ -105,25 +105,25 @@ void ndrt_profile_step(ndrt_rank *r, bool on)
 
 /* ---- what the machine can do -------------------------------------------- */
 
-static void copy(ndrt_rank *r)
+static void copy(ndrt_rank *r, void *arg)
 {
-    const ndrt_profile *p = r->state->profile;
+    const ndrt_profile *p = arg;
 
     ndrt_copy(r, p->to, p->from, p->bytes);
 }
 
-static void multiply(ndrt_rank *r)
+static void multiply(ndrt_rank *r, void *arg)
 {
-    const ndrt_profile *p = r->state->profile;
+    const ndrt_profile *p = arg;
     const float *a = (const float *)(const void *)p->from;
 
     ndrt_gemm(r, false, SIDE, SIDE, SIDE, a, SIDE, 1, a + SIDE * SIDE, SIDE, 1,
               (float *)(void *)p->to, SIDE, 1);
 }
 
-static void multiply_bf16(ndrt_rank *r)
+static void multiply_bf16(ndrt_rank *r, void *arg)
 {
-    const ndrt_profile *p = r->state->profile;
+    const ndrt_profile *p = arg;
     const uint16_t *a = (const uint16_t *)(const void *)p->from;
 
     ndrt_gemm_bf16(r, false, SIDE, SIDE, SIDE, a, SIDE, 1, a + SIDE * SIDE,
@@ -132,16 +132,16 @@ static void multiply_bf16(ndrt_rank *r)
 
 /* `work` in the time of the fastest try, after one that prepares: where ranks
  * take turns on a CPU, of one that none has interrupted. */
-static ndrt_status rate_of(ndrt_rank *r, void (*f)(ndrt_rank *), double work,
+static ndrt_status rate_of(ndrt_rank *r, ndrt_work *f, double work,
                            double *rate)
 {
     double best = 0.0, sum = 0.0;
-    ndrt_status s = ndrt_call(r, f);
+    ndrt_status s = ndrt_together(r, f, r->state->profile);
 
     for (int i = 0; s == NDRT_OK && (i < LEAST_TRIES || sum < LEAST_SECONDS);
          i++) {
         double begin = ndrt_now();
-        s = ndrt_call(r, f);
+        s = ndrt_together(r, f, r->state->profile);
         double t = ndrt_now() - begin;
         best = i == 0 || t < best ? t : best;
         sum += t;

@@ -315,15 +315,13 @@ bool ndrt_walk_next(ndrt_walk *w)
 
 /* ---- making a rank ---------------------------------------------------- */
 
-ndrt_status ndrt_open_groups(ndrt_rank *r)
+ndrt_status ndrt_open_buckets(ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
     ndrt_state *st = r->state;
     uint32_t pipe = p->pipe < 0 ? 0 : 1u << p->pipe;
-    ndrt_status s = ndrt_group_open(r, &st->world, ~0u, 0);
+    ndrt_status s = NDRT_OK;
 
-    for (int g = 0; g < p->ngroups && s == NDRT_OK; g++)
-        s = ndrt_group_open(r, &st->groups[g], p->groups[g], 0);
     for (int i = 0; i < p->nbuckets && s == NDRT_OK; i++) {
         const ndrt_bucket *b = &p->buckets[i];
         uint32_t tied = ndrt_tied_devices(p, i);
@@ -337,9 +335,31 @@ ndrt_status ndrt_open_groups(ndrt_rank *r)
         if (s == NDRT_OK && b->zero)
             s = ndrt_group_open(r, &st->zero[i], b->zero, 0);
     }
+    return s;
+}
+
+void ndrt_free_bucket(ndrt_rank *r, int bucket)
+{
+    ndrt_group_free(&r->state->sum[bucket]);
+    ndrt_group_free(&r->state->zero[bucket]);
+    ndrt_group_free(&r->state->tied[bucket]);
+}
+
+ndrt_status ndrt_open_groups(ndrt_rank *r)
+{
+    const ndrt_program *p = r->program;
+    ndrt_state *st = r->state;
+    ndrt_status s = ndrt_group_open(r, &st->world, ~0u, 0);
+
+    for (int g = 0; g < p->ngroups && s == NDRT_OK; g++)
+        s = ndrt_group_open(r, &st->groups[g], p->groups[g], 0);
+    if (s == NDRT_OK)
+        s = ndrt_open_buckets(r);
     if (s == NDRT_OK)
         s = ndrt_open_whole(r);
-    return s == NDRT_OK ? ndrt_air_open(r) : s;
+    if (s == NDRT_OK)
+        s = ndrt_air_open(r);
+    return s == NDRT_OK ? ndrt_early_open(r) : s;
 }
 
 ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
@@ -371,13 +391,14 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     st->sum = calloc(3 * nb, sizeof *st->sum);
     st->whole = calloc((size_t)p->nparams + 1, sizeof *st->whole);
     st->ones = calloc((size_t)comm->size, sizeof *st->ones);
+    st->share = calloc((size_t)comm->size, sizeof *st->share);
     st->all = calloc((size_t)comm->size * NDRT_WIDE, sizeof *st->all);
     if (config->comm_path) {
         st->count = ndrt_count_new(p, comm);
         st->comm = st->count ? ndrt_count_comm(st->count) : comm;
     }
     if (!st->off || !st->groups || !st->sum || !st->whole || !st->ones ||
-        !st->all || (config->comm_path && !st->count)) {
+        !st->share || !st->all || (config->comm_path && !st->count)) {
         ndrt_rank_free(r);
         return NULL;
     }
@@ -401,16 +422,15 @@ void ndrt_rank_free(ndrt_rank *r)
     ndrt_state *st = r->state;
 
     ndrt_air_free(r);
+    ndrt_early_free(r);
     ndrt_lane_free(r);
     ndrt_trace_free(r);
+    ndrt_products_free(st->products);
     ndrt_profile_free(r);
     for (int g = 0; st->groups && g < p->ngroups; g++)
         ndrt_group_free(&st->groups[g]);
-    for (int b = 0; st->tied && b < p->nbuckets; b++) {
-        ndrt_group_free(&st->sum[b]);
-        ndrt_group_free(&st->zero[b]);
-        ndrt_group_free(&st->tied[b]);
-    }
+    for (int b = 0; st->tied && b < p->nbuckets; b++)
+        ndrt_free_bucket(r, b);
     for (int i = 0; st->whole && i < p->nparams; i++)
         ndrt_group_free(&st->whole[i]);
     ndrt_group_free(&st->world);
@@ -419,9 +439,11 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->whole);
     free(st->off);
     free(st->ones);
+    free(st->share);
     free(st->all);
     ndrt_count_free(st->count);
     free(st->micro_loss);
+    free(st->tiles);
     free(st->packed);
     free(st->parts);
     free(r->arena);

@@ -36,6 +36,7 @@ typedef struct event {
 } event;
 
 typedef struct member {
+    ndrt_team *team;
     pthread_t thread;
     ndrt_rank rank;               /* the double */
     ndrt_own own;                 /* of all but the first */
@@ -149,7 +150,7 @@ static void take_part(ndrt_team *t, ndrt_rank *r)
 static void *member_main(void *arg)
 {
     member *m = arg;
-    ndrt_team *t = m->rank.state->team;
+    ndrt_team *t = m->team;
 
     for (uint32_t times = 0;; times++) {
         wait_for(&t->begun, times, t->look);
@@ -286,7 +287,7 @@ static ndrt_status start_threads(ndrt_rank *r, ndrt_team *t)
     pthread_attr_setstacksize(&attr, NDRT_STACK_BYTES);
     while (t->running < t->n) {
         member *m = &t->member[t->running];
-        m->rank = *r;
+        m->team = t;
         if (pthread_create(&m->thread, &attr, member_main, m) != 0)
             break;
         t->running++;

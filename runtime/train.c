@@ -41,16 +41,11 @@ static void run_stage(ndrt_rank *r, void *arg)
     ((const stage_call *)arg)->f(r);
 }
 
-/* Do the loops of generated code share out? */
-enum { SHARED = 0 };
-
 ndrt_status ndrt_compute(ndrt_rank *r, void (*f)(ndrt_rank *))
 {
     stage_call call = {f};
 
-    if (!SHARED || !f)
-        return ndrt_call(r, f);
-    return ndrt_together(r, run_stage, &call);
+    return f ? ndrt_together(r, run_stage, &call) : NDRT_OK;
 }
 
 float *ndrt_loss_at(const ndrt_rank *r)
@@ -92,6 +87,16 @@ static ndrt_status set_weights(ndrt_rank *r, const sched_action *a)
     return ndrt_compute(r, stage->pre);
 }
 
+/* Messages are the business of one thread. */
+static ndrt_status run_action(ndrt_rank *r, sched_op op)
+{
+    void (*f)(ndrt_rank *) = r->program->stages[r->stage].run[op];
+
+    if (op == SCHED_F)
+        return ndrt_micro_forward(r, f);
+    return sched_is_compute(op) ? ndrt_compute(r, f) : ndrt_call(r, f);
+}
+
 /* A stage fetches what the one before it has made on the same device, and hands
  * it the gradients, without being told to. */
 ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
@@ -112,11 +117,11 @@ ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
         s = ndrt_call(r, stage->run[NDRT_RECV_F]);
     if (back && stage->again)
         s = ndrt_micro_again(r, stage->run[NDRT_F]);
+    ndrt_early_begin(r, a);
     if (s == NDRT_OK)
-        s = a->op == SCHED_F ? ndrt_micro_forward(r, stage->run[NDRT_F])
-                             : sched_is_compute(a->op)
-                                 ? ndrt_compute(r, stage->run[a->op])
-                                 : ndrt_call(r, stage->run[a->op]);
+        s = run_action(r, a->op);
+    if (s == NDRT_OK)
+        s = ndrt_early_end(r, a);
     if (s == NDRT_OK && local && back)
         s = ndrt_call(r, stage->run[NDRT_SEND_B]);
     return s;
@@ -318,10 +323,13 @@ ndrt_status ndrt_train_loop(ndrt_rank *r)
     for (; r->step <= steps && s == NDRT_OK; r->step++) {
         r->training = true;
         ndrt_count_step(r, true);
+        ndrt_products_begin(r);
         ndrt_profile_step(r, true);
         s = one_step(r);
         ndrt_profile_step(r, false);
         ndrt_count_step(r, false);
+        if (s == NDRT_OK)
+            s = ndrt_products_end(r);
         if (s == NDRT_OK)
             s = ndrt_micro_report(r);
         if (s == NDRT_OK)

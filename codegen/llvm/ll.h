@@ -81,6 +81,7 @@ typedef struct ll_kernel {
     LLVMValueRef iter[ND_MAX_REPEAT];        /* of k->iters */
     LLVMValueRef *param;             /* as rows see it: a part may stand for
                                         it */
+    LLVMValueRef *start, *count;     /* by extent: those of tiles; or NULL */
     LLVMValueRef *kept, *fold;       /* places on the stack */
     ll_value *value;                 /* by instruction */
     LLVMValueRef var[2 * ND_MAX_RANK];       /* of loops: i64; of the innermost

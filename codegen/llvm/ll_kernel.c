@@ -53,15 +53,19 @@ static LLVMValueRef of_extent(ll_kernel *p, size_t offset, int ext)
 LLVMValueRef ll_count(ll_kernel *p, int ext)
 {
     int64_t fixed = p->x->g->c->exts.v[ext].fixed;
-    return fixed >= 0 ? ll_int(p->x, LL_I64, fixed).v
-                      : of_extent(p, offsetof(ndrt_rank, n), ext);
+    return fixed >= 0      ? ll_int(p->x, LL_I64, fixed).v
+           : p->count[ext] ? p->count[ext]
+                           : of_extent(p, offsetof(ndrt_rank, n), ext);
 }
 
 LLVMValueRef ll_start(ll_kernel *p, int ext)
 {
-    return nd_ext_whole(p->x->g->c, ext)
-               ? ll_int(p->x, LL_I64, 0).v
-               : of_extent(p, offsetof(ndrt_rank, off), ext);
+    const nd_ext *e = &p->x->g->c->exts.v[ext];
+    if (e->tile && !e->moves)
+        return ll_start(p, e->whole);
+    return nd_ext_whole(p->x->g->c, ext) ? ll_int(p->x, LL_I64, 0).v
+           : p->start[ext]               ? p->start[ext]
+                            : of_extent(p, offsetof(ndrt_rank, off), ext);
 }
 
 LLVMValueRef ll_len(ll_kernel *p, const nd_len *l)
@@ -474,6 +478,13 @@ static void parameters(ll_kernel *p)
     const cg_kernel *c = p->c;
     if (c->needs_rank)
         p->rank = x->api->GetParam(x->fn, at++);
+    for (int i = 0; i < c->parts.n; i++) {
+        const cg_used *part = &c->parts.v[i];
+        if (part->off)
+            p->start[part->ext] = x->api->GetParam(x->fn, at++);
+        if (part->len)
+            p->count[part->ext] = x->api->GetParam(x->fn, at++);
+    }
     for (int i = 0; i < c->iters.n; i++)
         p->iter[i] = x->api->GetParam(x->fn, at++);
     p->param = ND_NEWN(x->g->a, LLVMValueRef, p->k->params.n);
@@ -494,6 +505,9 @@ static void declare(ll_kernel *p)
     unsigned n = 0;
     if (p->c->needs_rank)
         t[n++] = x->ptr;
+    for (int i = 0; i < p->c->parts.n; i++)
+        for (int k = 0; k < p->c->parts.v[i].off + p->c->parts.v[i].len; k++)
+            t[n++] = x->i64;
     for (int i = 0; i < p->c->iters.n; i++)
         t[n++] = x->i64;
     for (int i = 0; i < p->c->ptrs.n && n < MOST; i++)
@@ -514,6 +528,8 @@ bool ll_add_kernel(ll *x, const cg_kernel *c)
 {
     ll_kernel p = {.x = x, .c = c, .k = c->ir};
     p.value = ND_NEWN(x->g->a, ll_value, p.k->inst.n);
+    p.start = ND_NEWN(x->g->a, LLVMValueRef, x->g->c->exts.n);
+    p.count = ND_NEWN(x->g->a, LLVMValueRef, x->g->c->exts.n);
     declare(&p);
     parameters(&p);
     p.entry = block(&p);

@@ -246,7 +246,9 @@ class Bench:
     def run(self, program, *options, expect=0):
         if self.launch != "both":
             return self.run_as(self.launch, program, options, expect)
-        mine, other = (self.run_as(x, program, options, expect) for x in ("local", "mpi"))
+        # Sums of gradients beside backward, in small calls, in one of them.
+        mine, other = (self.run_as(x, program, options + more, expect)
+                       for x, more in (("local", ("--overlap", "on")), ("mpi", ())))
         for r, r1 in zip(mine[0], other[0]):
             for key in ("step", "loss", "grad_norm", "lr"):
                 check(r.get(key) == r1.get(key), "%s: %s differs under mpirun" % (program[0], key))
@@ -260,7 +262,7 @@ class Bench:
             if os.path.exists(f):
                 os.remove(f)
         cmd = [exe, "--log", log, "--save", save] + list(options)
-        env = dict(os.environ)
+        env = dict(os.environ, NDRT_EARLY="13")
         if launch == "mpi":
             env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
             cmd = ["mpirun", "--oversubscribe", "-n", str(ranks)] + cmd

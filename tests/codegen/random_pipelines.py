@@ -190,7 +190,7 @@ class Case:
 
 def run(words, **env):
     return subprocess.run(words, capture_output=True, text=True, timeout=300,
-                          env=dict(os.environ, GOMP_SPINCOUNT="0", **env))
+                          env=dict(os.environ, **env))
 
 
 def compile(case, name):
@@ -204,7 +204,7 @@ def train(case, name, options, launch=(), jitter="200"):
             os.remove(f)
     words = list(launch) + [exe, "--threads", "1", "--log", exe + ".log", "--save", exe + ".st", "--check-replicas"]
     words += options
-    r = run(words, NDRT_JITTER=jitter)
+    r = run(words, NDRT_JITTER=jitter, NDRT_EARLY="13")
     if r.returncode == 2 and "legal are" in r.stderr:
         return None
     check(r.returncode == 0, "%s\nexit %d\n%s" % (" ".join(words), r.returncode, r.stderr[-3000:]))
@@ -272,6 +272,8 @@ def one_seed(seed, work):
         options = [] if i == 0 else ["--schedule", k, "--microbatches", str(m)]
         if case.r.random() < 0.25:
             options += ["--messages", "inline"]
+        if case.r.random() < 0.5:
+            options += ["--overlap", "on"]     # gradients are summed beside backward
         launch = ["mpirun", "--oversubscribe", "-n", str(case.ranks)] if ARGS.mpi and i == 1 else ()
         what = "%s, %d microbatches %s" % (k, m, " ".join(options))
         got = train(case, "pipe", GRAD + options, launch)

@@ -95,7 +95,7 @@ class Sweep:
         return stem
 
     def start(self, exe, options, launch=()):
-        env = dict(os.environ, NDRT_JITTER="300", GOMP_SPINCOUNT="0")
+        env = dict(os.environ, NDRT_JITTER="300")
         words = list(launch) + [exe, "--threads", "1"] + options
         return subprocess.run(words, capture_output=True, text=True, timeout=120, env=env), words
 

@@ -6,7 +6,8 @@
  *     loss = sum[batch, d](y^2) / batch
  *
  * d is cut over tp, batch over dp and microbatches, layers over pp as 2 + 1.
- * Sizes (6, 5, 3) do not divide by most meshes.
+ * Sizes (6, 5, 3) do not divide by most meshes. Of a rank's threads the first
+ * does it all.
  */
 #ifndef MINI_H
 #define MINI_H
@@ -87,7 +88,7 @@ static inline void mini_forward(ndrt_rank *r)
     float *u = mini_at(r, AT_U) + r->mb * MINI_BLOCK, sum = 0.0f;
     float *h = mini_at(r, AT_OUT) + r->mb * MINI_BLOCK;
 
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows && r->thread == 0; i++) {
         for (int64_t j = 0; j < nd; j++) {
             if (mini_first(r))
                 u[i * nd + j] = mini_x(r, i, j) * mini_at(r, AT_E)[j];
@@ -99,7 +100,8 @@ static inline void mini_forward(ndrt_rank *r)
     if (!mini_last(r))
         return;
     ndrt_all_reduce(r, 0, &sum, 1, false);
-    *mini_at(r, AT_LOSS) += sum;
+    if (r->thread == 0)
+        *mini_at(r, AT_LOSS) += sum;
 }
 
 static inline void mini_backward(ndrt_rank *r)
@@ -109,7 +111,7 @@ static inline void mini_backward(ndrt_rank *r)
     float *h = mini_at(r, AT_OUT) + r->mb * MINI_BLOCK;
     float *d = mini_at(r, AT_DOUT) + r->mb * MINI_BLOCK;
 
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows && r->thread == 0; i++) {
         for (int64_t j = 0; j < nd; j++) {
             int64_t at = i * nd + j;
             float e = mini_at(r, AT_E)[j], dh = d[at];

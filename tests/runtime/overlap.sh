@@ -1,6 +1,7 @@
 # overlap.sh - calls in flight: the same weights, bit for bit, and the same
 # counts, whether another thread makes them or not, as threads and under
-# mpirun, however long each of them takes; failures inside one end all ranks.
+# mpirun, however long each of them takes; failures inside one end all ranks. So
+# are gradients that are added up while backward goes on, in calls of any size.
 ndc=$NDC_BUILD/ndc
 [ -x "$ndc" ] || exit 77
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -17,15 +18,50 @@ fail() {
 run() { # OUT COMMAND...
     out=$1
     shift
-    timeout 100 "$@" --steps 3 --save "$dir/$out" --comm "$dir/$out.comm" \
-        >"$dir/log" 2>&1 </dev/null || { cat "$dir/log"; fail "$out: $*"; }
-    mv "$dir/$out.comm" "$dir/$out.counts"
+    timeout 100 "$@" --steps 3 --save "$dir/$out" >"$dir/log" 2>&1 \
+        </dev/null || { cat "$dir/log"; fail "$out: $*"; }
+}
+
+counted() { # OUT COMMAND...
+    run "$@" --comm "$dir/$1.counts"
 }
 
 same() { # OUT: as `off`
     cmp "$dir/off" "$dir/$1" || fail "$name: weights differ, $1"
-    cmp "$dir/off.counts" "$dir/$1.counts" || fail "$name: counts differ, $1"
+    [ ! -e "$dir/$1.counts" ] ||
+        cmp "$dir/off.counts" "$dir/$1.counts" || fail "$name: counts differ, $1"
 }
+
+in_flight() {
+    counted off "$dir/g" --overlap off
+    counted on "$dir/g" --overlap on
+    same on
+    counted late env NDRT_JITTER=3000 "$dir/g" --overlap on
+    same late
+    [ -z "$mpi" ] && return
+    counted mpi env NDRT_JITTER=2000 mpirun --oversubscribe -n "$n" \
+        "$dir/g" --overlap on
+    same mpi
+}
+
+summed() {
+    rm -f "$dir"/*.counts
+    run off "$dir/g" --overlap off
+    run one env NDRT_EARLY=1 "$dir/g" --overlap on
+    same one
+    run late env NDRT_EARLY=2000 NDRT_JITTER=1000 "$dir/g" --overlap on
+    same late
+    [ -z "$mpi" ] && return
+    run mpi env NDRT_EARLY=50 mpirun --oversubscribe -n "$n" \
+        "$dir/g" --overlap on
+    same mpi
+}
+
+mpi=
+case "${NDC_HAVE:-} " in
+*" sanitize "*) ;;
+*" mpi "*) mpi=yes ;;
+esac
 
 # A line: name, ranks, mesh, rules, what else the plan has after `;`.
 while IFS='|' read -r name n mesh rules more; do
@@ -39,18 +75,10 @@ while IFS='|' read -r name n mesh rules more; do
         fail "$name"
         continue
     }
-    run off "$dir/g" --overlap off
-    run on "$dir/g" --overlap on
-    same on
-    run late env NDRT_JITTER=3000 "$dir/g" --overlap on
-    same late
-    case "$n ${NDC_HAVE:-} " in
-    *" sanitize "*) ;;
-    [1-4]*" mpi "*)
-        run mpi env NDRT_JITTER=2000 mpirun --oversubscribe -n "$n" \
-            "$dir/g" --overlap on
-        same mpi
-        ;;
+    [ "$name" != hybrid ] || cp "$dir/g" "$dir/hybrid"
+    case $name in
+    gradients*) summed ;;            # where calls are counted, they wait
+    *) in_flight ;;
     esac
 done <<'END'
 zero 3, tp, sp|4|dp = 2, tp = 2|batch -> dp, kvheads -> tp, ffn -> tp, vocab -> tp, seq -> tp|  zero 3 over dp; microbatches 2
@@ -58,17 +86,27 @@ zero 3, uneven|3|dp = 3|batch -> dp|  zero 3 over dp
 ring|3|cp = 3|seq -> cp|  context ring over cp; recompute attention
 pipeline|4|pp = 2, dp = 2|batch -> dp|  pipeline layers -> pp, microbatches = 3; zero 3 over dp
 hybrid|4|outer = 2, inner = 2|batch -> (outer, inner)|  shard params d -> inner; microbatches 2
+gradients in parts|4|a = 2, b = 2|batch -> (a, b)|  zero 1 over b; microbatches 2
+gradients, halves|4|pp = 2, dp = 2|batch -> dp|  pipeline layers -> pp, schedule = zb_h1, microbatches = 3
+gradients|3|dp = 3|batch -> dp|  recompute block
 END
 
-# The last program, in which the rank fails that is told to.
-for at in 1:3 3:20 0:40; do
-    NDRT_FAIL_AT=$at NDRT_JITTER=1000 timeout 60 "$dir/g" --overlap on \
-        --steps 3 >"$dir/log" 2>&1
+# The rank fails that is told to, while others wait in calls in flight: of the
+# program above, and of the last one, which sends nothing but gradients.
+fails() { # PROGRAM AT
+    NDRT_FAIL_AT=$2 NDRT_EARLY=1 NDRT_JITTER=1000 timeout 60 "$dir/$1" \
+        --overlap on --steps 3 >"$dir/log" 2>&1
     got=$?
-    [ $got = 3 ] || fail "status $got, expected 3: $at"
-    [ "$(grep -c "rank ${at%:*}: made-up failure" "$dir/log")" = 1 ] ||
-        fail "not told: $at"
-    [ "$(grep -c 'error:' "$dir/log")" = 1 ] || fail "not one line: $at"
+    [ $got = 3 ] || fail "status $got, expected 3: $*"
+    [ "$(grep -c "rank ${2%:*}: made-up failure" "$dir/log")" = 1 ] ||
+        fail "not told: $*"
+    [ "$(grep -c 'error:' "$dir/log")" = 1 ] || fail "not one line: $*"
+}
+for at in 1:3 3:20 0:40; do
+    fails hybrid $at
+done
+for at in 1:1 2:5 0:9; do
+    fails g $at
 done
 "$dir/g" --overlap maybe >"$dir/log" 2>&1
 [ $? = 2 ] || fail "--overlap maybe"

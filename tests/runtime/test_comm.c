@@ -18,6 +18,7 @@ typedef struct worker {
     ndrt_group all;
     float *x, *y;
     ndrt_status status;
+    char comm_error[256];
 } worker;
 
 /* Numbers whose sum depends on the order of additions. */
@@ -72,7 +73,7 @@ static float expected(int size, int64_t i, bool max)
 
 /* ---- all_reduce --------------------------------------------------------- */
 
-static const int64_t lengths[] = {0, 1, 2, 3, 7, 1024, 1025, MAX_N};
+static const int64_t lengths[] = {0, 1, 2, 3, 5, 13, 61, 1024, 1025, MAX_N};
 enum { NLENGTHS = sizeof lengths / sizeof *lengths };
 
 static void *reduce_body(void *arg)
@@ -93,11 +94,12 @@ static void *reduce_body(void *arg)
 
 static void test_all_reduce(void **state)
 {
-    static const int sizes[] = {2, 3, 5, 8};
+    static const int sizes[] = {2, 3, 4, 5, 6, 7, 8};
+    enum { NSIZES = sizeof sizes / sizeof *sizes };
     worker w[MAX_RANKS];
 
     (void)state;
-    for (int s = 0; s < 4; s++) {
+    for (int s = 0; s < NSIZES; s++) {
         for (int round = 0; round < 2 * NLENGTHS; round++) {
             int64_t n = lengths[round / 2];
             on_ranks(sizes[s], round, reduce_body, w);
@@ -248,6 +250,111 @@ static void test_all_gather(void **state)
             release(size, w);
         }
     }
+}
+
+/* ---- one after another --------------------------------------------------- */
+
+enum { ROUNDS = 400 };
+
+/* A sum, its pieces, all of them again: the same as the sum. Lengths change
+ * from round to round, up to some chunks; `round` is when rank 1 fails. */
+static bool one_round(worker *w, int k)
+{
+    static const int64_t some[] = {3, 5, 13, 61, 1, 1021, 4 * MAX_N - 3};
+    int64_t n[MAX_RANKS], whole = some[k % 7], off = 0;
+    const ndrt_comm_ops *ops = w->comm->ops;
+    float *z = w->y, *sum = w->x;
+
+    for (int i = 0; i < w->size; i++) {
+        n[i] = whole / w->size + (i < whole % w->size);
+        off += i < w->rank ? n[i] : 0;
+    }
+    for (int64_t i = 0; i < whole; i++)
+        z[i] = sum[i] = number(w->rank, i + k);
+    ndrt_layout scatter = {1, 1, n, z, 0, z + off, 0, NDRT_SUM};
+    ndrt_layout gather = {1, 1, n, z + off, 0, z, 0, NDRT_SUM};
+    w->status = ops->all_reduce(w->comm, &w->all, sum, whole, NDRT_SUM);
+    if (w->status == NDRT_OK)
+        w->status = ops->reduce_scatter(w->comm, &w->all, &scatter);
+    if (w->status == NDRT_OK)
+        w->status = ops->all_gather(w->comm, &w->all, &gather);
+    if (w->status == NDRT_OK && k % 3 == 0)
+        w->status = ops->barrier(w->comm, &w->all);
+    return w->status != NDRT_OK ||
+           memcmp(z, sum, (size_t)whole * sizeof *z) == 0;
+}
+
+static void *rounds_body(void *arg)
+{
+    worker *w = arg;
+    bool right = true;
+
+    w->status = w->comm->ops->group(w->comm, &w->all);
+    for (int k = 0; k < ROUNDS && w->status == NDRT_OK && right; k++) {
+        right = one_round(w, k);
+        if (k == w->round && w->rank == 1) {
+            w->comm->ops->abort(w->comm, NDRT_EINPUT, "expected: rank 1 fails");
+            return NULL;
+        }
+    }
+    if (!right)
+        w->status = NDRT_EINPUT;
+    return NULL;
+}
+
+static void test_rounds(void **state)
+{
+    worker w[MAX_RANKS];
+
+    (void)state;
+    for (int size = 2; size <= 8; size += 2) {
+        on_ranks(size, ROUNDS, rounds_body, w);
+        for (int q = 0; q < size; q++)
+            assert_int_equal(w[q].status, NDRT_OK);
+        release(size, w);
+    }
+}
+
+static void test_failure_between(void **state)
+{
+    worker w[MAX_RANKS];
+
+    (void)state;
+    for (int at = 0; at < 20; at++) {
+        on_ranks(5, at * 3, rounds_body, w);
+        for (int q = 0; q < 5; q++)
+            assert_int_equal(w[q].status, q == 1 ? NDRT_OK : NDRT_ESTOPPED);
+        release(5, w);
+    }
+}
+
+static void *lengths_differ_body(void *arg)
+{
+    worker *w = arg;
+    const ndrt_comm_ops *ops = w->comm->ops;
+
+    w->status = ops->group(w->comm, &w->all);
+    if (w->status == NDRT_OK)
+        w->status = ops->all_reduce(w->comm, &w->all, w->x,
+                                    w->rank == 2 ? 13 : 5, NDRT_SUM);
+    memcpy(w->comm_error, w->comm->error, sizeof w->comm_error);
+    return NULL;
+}
+
+/* All see it, none adds. */
+static void test_lengths_differ(void **state)
+{
+    worker w[MAX_RANKS];
+
+    (void)state;
+    on_ranks(3, 0, lengths_differ_body, w);
+    for (int q = 0; q < 3; q++) {
+        assert_int_equal(w[q].status, NDRT_EINTERNAL);
+        assert_string_equal(w[q].comm_error, q == 2
+                            ? "all_reduce of 13 elements meets one of 5"
+                            : "all_reduce of 5 elements meets one of 13");
+    }
+    release(3, w);
 }
 
 /* ---- send and receive ---------------------------------------------------- */
@@ -440,6 +547,9 @@ int main(void)
         cmocka_unit_test(test_reduce_scatter),
         cmocka_unit_test(test_reduce_scatter_ints),
         cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_failure_between),
+        cmocka_unit_test(test_lengths_differ),
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_wrong_size),
         cmocka_unit_test(test_missing_rank),

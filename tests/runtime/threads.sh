@@ -1,5 +1,6 @@
-# threads.sh - threads for matrix products: the banner tells them, and ranks as
-# threads and as processes give the same bits with the same number of them.
+# threads.sh - the threads of a rank: the banner tells them, and however many
+# there are, losses and weights are the same bits, as they are between ranks as
+# threads and as processes. A failure in one thread ends all.
 ndc=$NDC_BUILD/ndc
 [ -x "$ndc" ] || exit 77
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -12,29 +13,48 @@ fail() {
     bad=1
 }
 
-"$ndc" examples/gpt.nd --set batch=4 --set layers=2 --set seq=64 \
-    --mesh pp=1,dp=2,tp=1 -o "$dir/two" 2>/dev/null || fail ndc
 cat examples/*.nd README.md >"$dir/text"
 run() {
     out=$1
     shift
     timeout 100 "$@" --data "$dir/text" --steps 2 --save "$dir/$out" \
-        >"$dir/out" 2>"$dir/err" || fail "$*"
+        --log "$dir/log" >"$dir/out" 2>"$dir/err" || fail "$*"
+    sed 's/,"tokens_per.*//' "$dir/log" >"$dir/$out.loss"
 }
-run one "$dir/two" --threads 1
-grep -q 'per rank$' "$dir/err" && fail "one thread per rank is told"
-run local "$dir/two" --threads 2
-grep -q ', 2 threads per rank$' "$dir/err" || fail "two threads are not told"
-run again "$dir/two" --threads 2
-cmp "$dir/local" "$dir/again" || fail "two runs differ"
+same() {
+    cmp "$dir/$1" "$dir/$2" && cmp "$dir/$1.loss" "$dir/$2.loss" || fail "$3"
+}
+
+# Odd sizes: products of 305 x 78, 305 x 256, 78 x 312 are cut unevenly.
+"$ndc" examples/gpt.nd --set batch=5 --set layers=2 --set seq=61 --set d=78 \
+    --set heads=3 --mesh dp=1 -o "$dir/gpt" 2>/dev/null || fail "ndc gpt"
+sed 's/^train.*{/& precision = bf16/' examples/moe.nd >"$dir/moe.nd"
+"$ndc" "$dir/moe.nd" --set batch=6 --set seq=61 --set d=56 --mesh dp=1,ep=2 \
+    -o "$dir/moe" 2>/dev/null || fail "ndc moe"
+for program in gpt moe; do
+    run one "$dir/$program" --threads 1
+    grep -q 'per rank$' "$dir/err" && fail "one thread per rank is told"
+    for n in 2 3; do
+        run $n "$dir/$program" --threads $n
+        grep -q ", $n threads per rank\$" "$dir/err" || fail "$n are not told"
+        same one $n "$program differs for $n threads"
+    done
+done
+run again "$dir/moe" --threads 3
+same 3 again "two runs differ"
+
+# The 4th call of rank 1 fails while its other threads wait.
+NDRT_FAIL_AT=1:4 timeout 100 "$dir/moe" --threads 2 --data "$dir/text" \
+    >"$dir/out" 2>"$dir/err"
+[ $? -eq 3 ] || fail "status of a failure"
+grep -q 'rank 1: made-up failure' "$dir/err" || fail "text of a failure"
+
 case " ${NDC_HAVE:-} " in
 *" sanitize "*) ;;
 *" mpi "*)
-    run mpi mpirun --oversubscribe -n 2 "$dir/two" --threads 2
+    run mpi mpirun --oversubscribe -n 2 "$dir/moe" --threads 2
     grep -q ', 2 threads per rank$' "$dir/err" || fail "nor by a process"
-    cmp "$dir/local" "$dir/mpi" || fail "processes differ, 2 threads"
-    run mpi1 mpirun --oversubscribe -n 2 "$dir/two" --threads 1
-    cmp "$dir/one" "$dir/mpi1" || fail "processes differ, 1 thread"
+    same one mpi "processes differ"
     ;;
 esac
 exit $bad

@@ -1,0 +1,603 @@
+/* tiles.c - kernels that run tile by tile, so that what lies between them never
+ * reaches memory.
+ *
+ *   s = q k     [batch, seq, heads, kv]      one batch, one of heads, 64 of seq
+ *   p = softmax of s                         at a time: s and p are 64 rows of
+ *   o = p v     [batch, seq, heads, head]    kv elements each
+ *
+ * It begins with a product of two activations that is far larger than both.
+ * What makes or reads that, and nobody else needs, joins: a tile has one index
+ * or a block of every axis but the inner one, which it has whole or as far as
+ * tile_bounds.c says, and each of its kernels must be able to run on that
+ * alone. A product may sum over those axes, as backward does for k and v: its
+ * parts are then added up in one thread, in order.
+ *
+ * Whatever does not fit stays as it is: tiles are for speed.
+ */
+#include "passes.h"
+
+#include <string.h>
+
+enum {
+    FAR_LARGER = 2,                  /* as either operand */
+    CACHE_BYTES = 1 << 19,           /* of a tile's values, if it can be */
+    MOST_ROWS = 64, LEAST_ROWS = 16
+};
+
+typedef struct group {
+    nd_code *c;
+    nd_kernels *list;
+    int seed;
+    nd_tiles t;
+    bool *member;                    /* by kernel of the list */
+    bool *after;                     /* runs after the tiles */
+    bool grown;
+} group;
+
+static bool is_narrow_axis(const nd_code *c, int ext)
+{
+    return c->exts.v[ext].max == 1;
+}
+
+/* The kernel of the list that has the op, or NULL. */
+static nd_kernel *kernel_of(const group *g, const nd_op *op)
+{
+    return op && op->mark > 0 ? g->list->v.v[op->mark - 1] : NULL;
+}
+
+static const nd_tile_axis *axis_of(const group *g, const nd_axis *a)
+{
+    for (int i = 0; i < g->t.n; i++)
+        if (g->t.axis[i].axis == a)
+            return &g->t.axis[i];
+    return NULL;
+}
+
+/* ---- where it begins ----------------------------------------------------- */
+
+static int64_t most_elements(nd_code *c, const nd_type *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++)
+        n *= c->exts.v[nd_ext_of(c, t, i)].max;
+    return n;
+}
+
+/* A product of two activations that is far larger than both. */
+static bool is_seed(nd_code *c, const nd_kernel *k)
+{
+    if (k->kind != K_GEMM)
+        return false;
+    const nd_op *op = k->nodes.v[0].op;
+    int64_t n = most_elements(c, &op->out[0]->type);
+    for (int i = 0; i < 2; i++)
+        if (nd_param_of(op->in[i]) || nd_is_weight_copy(op->in[i]) ||
+            FAR_LARGER * most_elements(c, &op->in[i]->type) >= n)
+            return false;
+    return true;
+}
+
+/* The axes of the product: `rows` is the operand with the one that is taken in
+ * blocks, and of the other operand's one is the inner one. */
+static bool choose_axes(group *g, int rows)
+{
+    nd_code *c = g->c;
+    const nd_op *op = g->list->v.v[g->seed]->nodes.v[0].op;
+    const nd_type *t = &op->out[0]->type;
+    int64_t most = 1;
+    g->t = (nd_tiles){.blocked = -1};
+    for (int i = 0; i < t->rank; i++) {
+        nd_axis *a = t->axis[i];
+        int ext = nd_ext_of(c, t, i);
+        if (c->exts.v[ext].piped || a->route)
+            return false;
+        bool of_rows = nd_axis_at(&op->in[rows]->type, a) >= 0;
+        bool of_other = nd_axis_at(&op->in[!rows]->type, a) >= 0;
+        if (!of_rows && !is_narrow_axis(c, ext)) {
+            if (g->t.inner)
+                return false;
+            g->t.inner = a;
+            g->t.inner_ext = ext;
+            continue;
+        }
+        if (!of_other && c->exts.v[ext].max > most) {
+            most = c->exts.v[ext].max;
+            g->t.blocked = g->t.n;
+        }
+        g->t.axis[g->t.n++] = (nd_tile_axis){.axis = a, .ext = ext};
+    }
+    return g->t.inner && g->t.blocked >= 0;
+}
+
+/* ---- who may join -------------------------------------------------------- */
+
+/* Has the value all axes of the tiles and the inner one, and no others? */
+static bool is_square(const group *g, const nd_value *v)
+{
+    const nd_type *t = &v->type;
+    if (t->rank != g->t.n + 1)
+        return false;
+    for (int i = 0; i < t->rank; i++) {
+        const nd_tile_axis *a = axis_of(g, t->axis[i]);
+        if (nd_ext_of(g->c, t, i) != (a ? a->ext : g->t.inner_ext) ||
+            (!a && t->axis[i] != g->t.inner))
+            return false;
+    }
+    return true;
+}
+
+/* Is every axis of the tiles cut in v as it is in the others? */
+static bool cut_alike(const group *g, const nd_value *v)
+{
+    for (int i = 0; i < v->type.rank; i++) {
+        const nd_tile_axis *a = axis_of(g, v->type.axis[i]);
+        int ext = nd_ext_of(g->c, &v->type, i);
+        if (v->type.axis[i] == g->t.inner ? ext != g->t.inner_ext
+                                          : a && ext != a->ext)
+            return false;
+    }
+    return true;
+}
+
+static bool has_axis(const group *g, const nd_axis *a)
+{
+    return a == g->t.inner || axis_of(g, a) != NULL;
+}
+
+/* Does the op read x[i] at places that only the data tell? */
+static bool jumps(const group *g, const nd_op *op)
+{
+    switch (op->kind) {
+    case OP_GATHER:
+    case OP_ROLL:
+        return has_axis(g, op->axes[0]);
+    case OP_CUMSUM:
+    case OP_SCATTER_ADD:
+    case OP_ACCUM:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool loop_fits(const group *g, const nd_kernel *k)
+{
+    if (k->ninner != 1 || k->inner_axis[0] != g->t.inner ||
+        k->inner[0] != g->t.inner_ext || k->nouter != g->t.n)
+        return false;
+    for (int i = 0; i < k->nouter; i++) {
+        const nd_tile_axis *a = axis_of(g, k->outer_axis[i]);
+        if (!a || a->ext != k->outer[i])
+            return false;
+    }
+    for (int i = 0; i < k->nodes.n; i++)
+        if (k->nodes.v[i].add || k->nodes.v[i].scan ||
+            jumps(g, k->nodes.v[i].op))
+            return false;
+    return true;
+}
+
+static bool sums_over(const nd_op *op, const nd_axis *a)
+{
+    for (int i = 0; i < op->naxes; i++)
+        if (op->axes[i] == a)
+            return true;
+    return false;
+}
+
+static bool product_fits(const group *g, const nd_kernel *k)
+{
+    const nd_op *op = k->nodes.v[0].op;
+    const nd_value *y = op->out[0];
+    if (nd_info(g->c, y)->accum || !cut_alike(g, op->in[0]) ||
+        !cut_alike(g, op->in[1]) || !cut_alike(g, y))
+        return false;
+    for (int i = 0; i < g->t.n; i++)
+        if (nd_axis_at(&y->type, g->t.axis[i].axis) < 0 &&
+            !sums_over(op, g->t.axis[i].axis))
+            return false;
+    /* Loops over what is summed, which may be empty, clear all of the result:
+     * see cg_gemm. */
+    int others = 0;
+    bool even = true;
+    for (int i = 0; i < op->naxes; i++) {
+        const nd_type *t = &op->in[0]->type;
+        int at = nd_axis_at(t, op->axes[i]);
+        t = at < 0 ? &op->in[1]->type : t;
+        at = nd_axis_at(t, op->axes[i]);
+        others += !axis_of(g, op->axes[i]);
+        even &= op->axes[i] != g->t.inner &&
+                g->c->exts.v[nd_ext_of(g->c, t, at)].fixed > 0;
+    }
+    return others <= 1 || even;
+}
+
+static bool fits(const group *g, const nd_kernel *k)
+{
+    return k && (k->kind == K_LOOP   ? loop_fits(g, k)
+                 : k->kind == K_GEMM ? product_fits(g, k)
+                                     : false);
+}
+
+/* Does op read x itself, or a result of its own elements in place? */
+typedef struct direct {
+    const nd_value *x;
+    bool reads, views;
+} direct;
+
+static void see_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    direct *d = user;
+    (void)c;
+    if (leaf != d->x)
+        return;
+    d->reads = true;
+    d->views |= in_memory;
+}
+
+static bool reads_plainly(nd_code *c, const nd_kernel *k, const nd_value *x)
+{
+    for (int i = 0; i < k->nodes.n; i++) {
+        nd_op *op = k->nodes.v[i].op;
+        direct d = {.x = x};
+        nd_leaves(c, op, see_leaf, &d);
+        if (k->kind == K_LOOP && d.views)
+            return false;
+        for (int j = 0; d.reads && k->kind == K_GEMM && j < 2; j++) {
+            nd_ref r;
+            if (nd_ref_of(c, op->in[j], &r) && r.value == x &&
+                !nd_same_axes(&op->in[j]->type, &x->type))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Is v made and used up by kernels that may all be in the group? */
+static bool stays_inside(const group *g, const nd_value *v)
+{
+    const nd_vinfo *info = nd_info(g->c, v);
+    const nd_kernel *made = kernel_of(g, v->def);
+    if (!is_square(g, v) || info->alias || info->accum || info->yield >= 0 ||
+        info->nuses != info->users.n || !fits(g, made))
+        return false;
+    for (int i = 0; i < info->users.n; i++) {
+        const nd_kernel *k = kernel_of(g, info->users.v[i]);
+        if (!fits(g, k) || (k != made && !reads_plainly(g->c, k, v)))
+            return false;
+    }
+    return true;
+}
+
+/* ---- growing ------------------------------------------------------------- */
+
+static void join(group *g, const nd_kernel *k)
+{
+    g->grown |= !g->member[k->index];
+    g->member[k->index] = true;
+}
+
+static bool is_inside(const group *g, const nd_value *v)
+{
+    for (int i = 0; i < g->t.inside.n; i++)
+        if (g->t.inside.v[i] == v)
+            return true;
+    return false;
+}
+
+static void join_around(nd_code *c, nd_value *v, bool in_memory, void *user)
+{
+    group *g = user;
+    (void)in_memory;
+    if (!kernel_of(g, v->def) || is_inside(g, v) || !stays_inside(g, v))
+        return;
+    ND_PUSH(c->a, &g->t.inside, v);
+    join(g, kernel_of(g, v->def));
+    const nd_vinfo *info = nd_info(c, v);
+    for (int i = 0; i < info->users.n; i++)
+        join(g, kernel_of(g, info->users.v[i]));
+}
+
+static bool is_stored(const nd_kernel *k, int node)
+{
+    return k->nodes.v[node].op->nout &&
+           (k->kind == K_GEMM || k->nodes.v[node].stored);
+}
+
+static void grow(group *g)
+{
+    g->member[g->seed] = true;
+    do {
+        g->grown = false;
+        for (int i = 0; i < g->list->v.n; i++) {
+            nd_kernel *k = g->list->v.v[i];
+            for (int j = 0; g->member[i] && j < k->nodes.n; j++) {
+                nd_leaves(g->c, k->nodes.v[j].op, join_around, g);
+                if (is_stored(k, j))
+                    join_around(g->c, k->nodes.v[j].op->out[0], true, g);
+            }
+        }
+    } while (g->grown);
+    /* What never leaves its loop nest has no place. */
+    int n = 0;
+    for (int i = 0; i < g->t.inside.n; i++) {
+        nd_value *v = g->t.inside.v[i];
+        const nd_kernel *k = kernel_of(g, v->def);
+        if (k->kind == K_GEMM || nd_node_of((nd_kernel *)k, v)->stored)
+            g->t.inside.v[n++] = v;
+    }
+    g->t.inside.n = n;
+}
+
+/* ---- order --------------------------------------------------------------- */
+
+typedef struct needs {
+    const group *g;
+    const nd_kernel *k;
+    bool tiles, after;               /* reads what those make */
+    bool unfinished;                 /* reads sums that are not complete, or
+                                        elements of another tile */
+} needs;
+
+static void need_leaf(nd_code *c, nd_value *leaf, bool in_memory, void *user)
+{
+    needs *n = user;
+    const group *g = n->g;
+    const nd_kernel *made = kernel_of(g, leaf->def);
+    (void)c;
+    (void)in_memory;
+    if (!made || made == n->k)
+        return;
+    n->tiles |= g->member[made->index];
+    n->after |= g->after[made->index];
+    if (!g->member[made->index] || is_inside(g, leaf))
+        return;
+    for (int i = 0; i < g->t.n; i++)
+        n->unfinished |= nd_axis_at(&leaf->type, g->t.axis[i].axis) < 0;
+    n->unfinished |= !reads_plainly(g->c, n->k, leaf);
+}
+
+static void need_of_body(nd_op *op, void *user)
+{
+    needs *n = user;
+    nd_leaves(n->g->c, op, need_leaf, n);
+}
+
+static needs needs_of(const group *g, const nd_kernel *k)
+{
+    needs n = {.g = g, .k = k};
+    for (int i = 0; i < k->nodes.n; i++) {
+        nd_op *op = k->nodes.v[i].op;
+        nd_leaves(g->c, op, need_leaf, &n);
+        if (op->body)
+            nd_walk(op->body, need_of_body, &n);
+    }
+    return n;
+}
+
+/* Can its kernels run one right after the other? What stands between them goes
+ * in front, or behind if it reads what they make. */
+static bool find_order(group *g)
+{
+    int last = 0;
+    for (int i = 0; i < g->list->v.n; i++)
+        last = g->member[i] ? i : last;
+    for (int i = 0; i <= last; i++) {
+        needs n = needs_of(g, g->list->v.v[i]);
+        if (!g->member[i])
+            g->after[i] = n.tiles || n.after;
+        else if (n.after || n.unfinished)
+            return false;
+    }
+    return true;
+}
+
+/* ---- sizes --------------------------------------------------------------- */
+
+/* Axes that no product sums over come first: threads share them out. */
+static void sort_axes(group *g)
+{
+    nd_tile_axis blocked = g->t.axis[g->t.blocked], sorted[ND_MAX_RANK];
+    int n = 0;
+    for (int i = 0; i < g->t.n; i++)
+        for (int k = 0; k < g->list->v.n; k++) {
+            const nd_kernel *x = g->list->v.v[k];
+            if (g->member[k] && x->kind == K_GEMM &&
+                sums_over(x->nodes.v[0].op, g->t.axis[i].axis))
+                g->t.axis[i].serial = true;
+        }
+    for (int serial = 0; serial < 2; serial++)
+        for (int i = 0; i < g->t.n; i++)
+            if (g->t.axis[i].serial == serial && i != g->t.blocked)
+                sorted[n++] = g->t.axis[i];
+    blocked.serial = g->t.axis[g->t.blocked].serial;
+    int at = n;
+    while (at > 0 && !blocked.serial && sorted[at - 1].serial)
+        at--;
+    memmove(sorted + at + 1, sorted + at, sizeof *sorted * (size_t)(n - at));
+    sorted[at] = blocked;
+    g->t.blocked = at;
+    memcpy(g->t.axis, sorted, sizeof *sorted * (size_t)g->t.n);
+}
+
+/* As many rows as lie in the cache with all that a tile has of them. */
+static int64_t rows_of(const group *g)
+{
+    int64_t row = 0;
+    for (int i = 0; i < g->t.inside.n; i++)
+        row += g->c->exts.v[g->t.inner_ext].max *
+               (int64_t)nd_dtype_size(g->t.inside.v[i]->type.dtype);
+    int64_t n = CACHE_BYTES / row / LEAST_ROWS * LEAST_ROWS;
+    return n > MOST_ROWS ? MOST_ROWS : n < LEAST_ROWS ? LEAST_ROWS : n;
+}
+
+static void set_parts(group *g)
+{
+    for (int i = 0; i < g->t.n; i++) {
+        nd_tile_axis *a = &g->t.axis[i];
+        const nd_ext *e = &g->c->exts.v[a->ext];
+        int64_t most = i == g->t.blocked ? rows_of(g) : 1;
+        most = most < e->max ? most : e->max;
+        bool even = most == 1 || (e->fixed >= 0 && e->fixed % most == 0);
+        a->part = nd_tile_ext(g->c, a->ext, most, even, false);
+    }
+    g->t.inner_part = g->t.inner_ext;
+}
+
+/* ---- the kernel ---------------------------------------------------------- */
+
+/* What is there at the same time has places of its own. */
+static void place_inside(nd_code *c, nd_tiles *t)
+{
+    nd_item **item = ND_NEWN(c->a, nd_item *, t->inside.n);
+    for (int i = 0; i < t->inside.n; i++) {
+        const nd_value *v = t->inside.v[i];
+        nd_ref r;
+        item[i] = ND_NEW(c->a, nd_item);
+        nd_ref_of(c, v, &r);
+        size_t n = nd_dtype_size(v->type.dtype);
+        for (int k = 0; k < r.rank; k++)
+            n *= (size_t)c->exts.v[r.ext[k]].max;
+        *item[i] = (nd_item){.bytes = (n + 63) & ~(size_t)63, .from = t->v.n};
+        for (int k = 0; k < t->v.n; k++) {
+            direct d = {.x = v};
+            for (int j = 0; j < t->v.v[k]->nodes.n; j++) {
+                nd_leaves(c, t->v.v[k]->nodes.v[j].op, see_leaf, &d);
+                d.reads |= t->v.v[k]->nodes.v[j].op == v->def;
+            }
+            if (d.reads) {
+                item[i]->from = k < item[i]->from ? k : item[i]->from;
+                item[i]->to = k;
+            }
+        }
+    }
+    t->bytes = nd_pack(c->a, item, t->inside.n);
+    for (int i = 0; i < t->inside.n; i++)
+        ND_PUSH(c->a, &t->at, item[i]->at);
+}
+
+static nd_kernel *tiles_kernel(group *g)
+{
+    nd_code *c = g->c;
+    nd_kernel *k = ND_NEW(c->a, nd_kernel);
+    nd_tiles *t = ND_NEW(c->a, nd_tiles);
+    *t = g->t;
+    const nd_kernel *first = g->list->v.v[g->seed];
+    for (int i = 0; i < g->list->v.n; i++) {
+        nd_kernel *x = g->list->v.v[i];
+        if (!g->member[i])
+            continue;
+        x->tiles = t;
+        x->share = (nd_share){.kind = SHARE_NOT};
+        for (int j = 0; x->kind == K_LOOP && j < x->nouter; j++)
+            x->outer[j] = axis_of(g, x->outer_axis[j])->part;
+        for (int j = 0; j < x->nodes.n; j++)
+            ND_PUSH(c->a, &k->nodes, x->nodes.v[j]);
+        ND_PUSH(c->a, &t->v, x);
+    }
+    for (int i = 0; i < t->inside.n; i++)
+        nd_info(c, t->inside.v[i])->tiles = t;
+    nd_bound_tiles(c, t);
+    for (int i = 0; i < t->v.n; i++)
+        if (t->v.v[i]->kind == K_LOOP)
+            t->v.v[i]->inner[0] = t->inner_part;
+    place_inside(c, t);
+    k->kind = K_TILES;
+    k->tiles = t;
+    k->phase = first->phase;
+    k->op = first->op;
+    k->name = first->name;
+    k->loc = first->loc;
+    return k;
+}
+
+static void forget_mark(nd_op *op, void *user)
+{
+    (void)user;
+    op->mark = 0;
+}
+
+/* op->mark is the number of its kernel + 1. */
+static void number(nd_kernels *list)
+{
+    for (int i = 0; i < list->v.n; i++) {
+        nd_kernel *k = list->v.v[i];
+        k->index = i;
+        for (int j = 0; j < k->nodes.n; j++) {
+            k->nodes.v[j].op->mark = i + 1;
+            if (k->body)
+                nd_walk(k->nodes.v[j].op->body, forget_mark, NULL);
+        }
+    }
+}
+
+static void replace(group *g)
+{
+    nd_kernels *list = g->list;
+    nd_kernel **old = ND_NEWN(g->c->a, nd_kernel *, list->v.n);
+    int last = 0, n = 0, total = list->v.n;
+    memcpy(old, list->v.v, sizeof *old * (size_t)total);
+    for (int i = 0; i < total; i++)
+        last = g->member[i] ? i : last;
+    nd_kernel *tiles = tiles_kernel(g);
+    for (int i = 0; i < last; i++)
+        if (!g->member[i] && !g->after[i])
+            list->v.v[n++] = old[i];
+    list->v.v[n++] = tiles;
+    for (int i = 0; i < total; i++)
+        if (!g->member[i] && (g->after[i] || i > last))
+            list->v.v[n++] = old[i];
+    list->v.n = n;
+    number(list);
+}
+
+static void make_from(nd_code *c, nd_kernels *list, int seed, int rows)
+{
+    group g = {.c = c, .list = list, .seed = seed};
+    if (!choose_axes(&g, rows) || !fits(&g, list->v.v[seed]))
+        return;
+    g.member = ND_NEWN(c->a, bool, list->v.n);
+    g.after = ND_NEWN(c->a, bool, list->v.n);
+    grow(&g);
+    if (!g.t.inside.n || !find_order(&g))
+        return;
+    sort_axes(&g);
+    set_parts(&g);
+    replace(&g);
+}
+
+void nd_make_tiles(nd_code *c, nd_kernels *list)
+{
+    ND_VEC(nd_kernel *) seeds = {0};
+    for (int i = 0; i < list->v.n; i++)
+        if (is_seed(c, list->v.v[i]))
+            ND_PUSH(c->a, &seeds, list->v.v[i]);
+    if (seeds.n)
+        number(list);
+    for (int i = 0; i < seeds.n; i++)
+        for (int rows = 0; rows < 2 && !seeds.v[i]->tiles; rows++)
+            make_from(c, list, seeds.v[i]->index, rows);
+}
+
+static void take_part(nd_ref *r, const nd_axis *a, int ext, int part,
+                      bool moves)
+{
+    int k = nd_ref_axis(r, a);
+    if (k < 0 || r->ext[k] != ext)
+        return;
+    if (r->stride[k].k && moves)
+        r->term[r->nterms++] = (nd_term){.ext = part, .base = ext,
+                                         .stride = r->stride[k]};
+    r->ext[k] = part;
+}
+
+void nd_tile_part(const nd_tiles *t, bool shared, nd_ref *r)
+{
+    for (int i = 0; i < t->n; i++) {
+        const nd_tile_axis *a = &t->axis[i];
+        if (!shared || !a->serial)
+            take_part(r, a->axis, a->ext, a->part, true);
+    }
+    if (!shared)
+        take_part(r, t->inner, t->inner_ext, t->inner_part, t->begins);
+}

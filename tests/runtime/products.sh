@@ -1,0 +1,79 @@
+# products.sh - --products: the file counts the work of a step, on one rank and
+# on more, in f32 and bf16; and training goes on as if nothing had been asked.
+ndc=$NDC_BUILD/ndc
+[ -x "$ndc" ] || exit 77
+export NDC_CFLAGS=-O1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+bad=0
+
+fail() {
+    echo "FAIL: $*"
+    bad=1
+}
+
+program() { # PRECISION MESH
+    cat <<END
+axis batch = 26
+axis pixel = 61
+axis hid   = 35
+axis class = 13
+use nn
+model net(x: f32[batch, pixel], t: i32[batch]) {
+  h = gelu(linear[pixel -> hid](x) as up)
+  y = linear[hid -> class](h) as down
+  return mean[batch](cross_entropy[class](y, t))
+}
+train net {
+  data      = synthetic
+  optimizer = sgd(lr = 0.1, momentum = 0.9)
+  clip      = 0.1
+  precision = $1
+  steps     = 4
+}
+plan {
+  mesh dp = $2
+  shard batch -> dp
+  microbatches 2
+}
+END
+}
+
+run() { # NAME OPTIONS...
+    name=$1
+    shift
+    timeout 60 "$dir/net" --save "$dir/$name" --log "$dir/$name.log" "$@" \
+        >"$dir/out" 2>"$dir/err" || {
+        cat "$dir/err"
+        fail "$what: $name"
+    }
+    sed -i 's/,"tokens_per_s.*//' "$dir/$name.log"
+}
+
+# Two products forward; of each the gradient of the weights, and of one that of
+# its input. A sum is a multiplication and an addition.
+flop=$((2 * 26 * (2 * 61 * 35 + 3 * 35 * 13)))
+
+for what in 'f32 1' 'f32 2' 'bf16 1'; do
+    program "${what% *}" "${what#* }" >"$dir/net.nd"
+    "$ndc" "$dir/net.nd" -o "$dir/net" 2>"$dir/err" || {
+        cat "$dir/err"
+        fail "ndc, $what"
+        continue
+    }
+    run plain
+    run asked --products "$dir/products"
+    cmp "$dir/plain" "$dir/asked" || fail "$what: weights"
+    cmp "$dir/plain.log" "$dir/asked.log" || fail "$what: losses"
+    python3 - "$dir/products" "$flop" <<'END' || fail "$what: the file"
+import json, sys
+p = json.load(open(sys.argv[1]))
+assert p["flop"] == int(sys.argv[2]), p["flop"]
+assert p["tokens"] == 26 and p["step_s"] > 0 and p["products_s"] > 0, p
+own = sum(s["flop"] for s in p["shapes"])
+assert own * p["ranks"] == p["flop"], own
+assert all(2 * s["m"] * s["n"] * s["k"] * s["calls"] == s["flop"]
+           for s in p["shapes"]), p
+END
+done
+exit $bad
