@@ -51,18 +51,20 @@ trained() {
     if grep -q '^ *data ' "$1"; then
         cat "$1"
     else
-        sed 's/^train \(.*\) {/train \1 {\
-  data = synthetic/' "$1"
+        sed 's/^train\(.*\) {/train\1 {\
+  data = synthetic\
+/' "$1"
     fi
     name=$(sed -n 's/^model \([a-z_0-9]*\).*/\1/p' "$1" | head -n 1)
     grep -q '^train' "$1" || printf 'train %s {\n  %s\n  %s\n}\n' "$name" \
         'data = synthetic' 'optimizer = sgd(lr = 0.001)'
 }
 
-some="diff/elementwise narrow/dtypes"
+some="diff/elementwise narrow/dtypes attention_tiles"
 if [ -n "${NDC_LONG:-}" ]; then
     some=$(cd "$NDC_SOURCE/tests" &&
-        ls codegen/diff/*.nd codegen/narrow/*.nd regress/*.nd |
+        ls codegen/*tiles.nd codegen/diff/*.nd codegen/narrow/*.nd \
+            regress/*.nd |
         sed 's|^codegen/||; s|\.nd$||')
 fi
 for f in $some; do
