@@ -76,10 +76,10 @@ static void args(command *c, const char *s)
     }
 }
 
-static bool write_file(nd_ctx *ctx, const char *path, const char *text)
+static bool write_file(nd_ctx *ctx, const char *path, const char *s, size_t n)
 {
     FILE *f = fopen(path, "w");
-    bool ok = f && fputs(text, f) >= 0;
+    bool ok = f && fwrite(s, 1, n, f) == n;
     int e = errno;
     if (f && fclose(f) != 0) {
         e = errno;
@@ -126,12 +126,18 @@ static const char *installed(nd_arena *a)
     return access(lib, R_OK) ? NULL : prefix;
 }
 
+static void inputs(command *c, const char *const *in)
+{
+    for (; *in; in++)
+        arg(c, *in);
+}
+
 /* The runtime in `lib`; programs look there for the MPI plug-in. */
-static void runtime(command *c, const char *include, const char *c_path,
+static void runtime(command *c, const char *include, const char *const *in,
                     const char *lib)
 {
     arg(c, nd_fmt(c->a, "-I%s", include));
-    arg(c, c_path);
+    inputs(c, in);
     arg(c, nd_fmt(c->a, "%s/libndrt.a", lib));
     args(c, "-Xlinker -rpath -Xlinker");
     arg(c, lib);
@@ -165,7 +171,7 @@ bool cg_knows_cpu(nd_ctx *ctx, const char *cpu)
     return status == 0;
 }
 
-static command compile_command(nd_ctx *ctx, const char *c_path,
+static command compile_command(nd_ctx *ctx, const char *const *in,
                                const char *out, const char *cpu)
 {
     command c = compiler(ctx, cpu);
@@ -176,14 +182,14 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
     args(&c, NDC_CFLAGS);
     args(&c, flags ? flags : "");
     if (root && *root) {
-        runtime(&c, nd_fmt(c.a, "%s/include", root), c_path,
+        runtime(&c, nd_fmt(c.a, "%s/include", root), in,
                 nd_fmt(c.a, "%s/lib", root));
     } else if (prefix) {
-        runtime(&c, nd_fmt(c.a, "%s/" NDC_INCLUDEDIR, prefix), c_path,
+        runtime(&c, nd_fmt(c.a, "%s/" NDC_INCLUDEDIR, prefix), in,
                 nd_fmt(c.a, "%s/" NDC_LIBDIR, prefix));
     } else {
         arg(&c, "-I" NDC_RUNTIME_INCLUDE);
-        arg(&c, c_path);
+        inputs(&c, in);
         arg(&c, NDC_RUNTIME_LIB);
     }
     args(&c, NDC_LINK_FLAGS);
@@ -192,14 +198,31 @@ static command compile_command(nd_ctx *ctx, const char *c_path,
     return c;
 }
 
-int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
-             const char *cpu)
+/* The exit status of the compiler, or -1. The object is there for it alone. */
+static int compile(nd_ctx *ctx, const char *c_path, const nd_buf *object,
+                   const char *half, const char *cpu, const char **cc)
+{
+    const char *o_path = nd_fmt(ctx->arena, "%s.o", half);
+    const char *in[] = {c_path, object ? o_path : NULL, NULL};
+    if (object && !write_file(ctx, o_path, object->s, object->n))
+        return EXIT_INPUT;
+    command c = compile_command(ctx, in, half, cpu);
+    int status = run(&c, NULL), e = errno;
+    if (object)
+        unlink(o_path);
+    errno = e;
+    *cc = c.v.v[0];
+    return status;
+}
+
+int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
+             const char *out_path, const char *cpu)
 {
     if (out_path[0] == '-')          /* not an option of the C compiler */
         out_path = nd_fmt(ctx->arena, "./%s", out_path);
     const char *c_path = nd_fmt(ctx->arena, "%s.c", out_path);
     char *half = nd_fmt(ctx->arena, "%s.XXXXXX", out_path);
-    if (!write_file(ctx, c_path, c_text))
+    if (!write_file(ctx, c_path, c_text, strlen(c_text)))
         return EXIT_INPUT;
     int fd = mkstemp(half);
     if (fd < 0) {
@@ -208,14 +231,14 @@ int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
         return EXIT_INPUT;
     }
     close(fd);
-    command c = compile_command(ctx, c_path, half, cpu);
-    int status = run(&c, NULL);
+    const char *cc;
+    int status = compile(ctx, c_path, object, half, cpu, &cc);
     if (status != 0) {
         unlink(half);
         if (status < 0)
             nd_error(ctx, (nd_loc){0}, "internal error: cannot run the C "
                      "compiler '%s': %s; the program is kept in '%s'",
-                     c.v.v[0], strerror(errno), c_path);
+                     cc, strerror(errno), c_path);
         else
             nd_error(ctx, (nd_loc){0}, "internal error: the C compiler "
                      "refused the generated program; it is kept in '%s'",

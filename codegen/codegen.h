@@ -17,20 +17,33 @@
 #include "../passes/passes.h"
 
 bool cg_emit_c(nd_module *m, nd_buf *out);
+/* The same with loop kernels by LLVM: `out` is what those are, `c` the rest.
+ * cpu NULL: this one. */
+typedef enum { CG_LLVM_TEXT, CG_LLVM_ASM, CG_LLVM_OBJECT } cg_llvm_form;
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
+                  nd_buf *c, nd_buf *out);
 /* The same program, which can tell where its time goes: marks.c. */
 bool cg_emit_marked(nd_module *m, nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
 /* For which processor: a name that the C compiler's -march knows, or NULL for
- * this one. 0, or the exit status: 1 cannot write, 3 the C compiler failed. */
-int cg_build(nd_ctx *ctx, const char *c_text, const char *out_path,
-             const char *cpu);
+ * this one. `object`: of kernels that are not in the C text, or NULL. 0, or the
+ * exit status: 1 cannot write, 3 the C compiler failed. */
+int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
+             const char *out_path, const char *cpu);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
 bool cg_report_kernels(nd_module *m, nd_buf *out);
 /* profile: the file that the program has written. */
 bool cg_report_roofline(nd_module *m, int profile, nd_buf *out);
+
+/* ---- emit.c -------------------------------------------------------------- */
+
+struct cg;
+/* codegen/llvm/, if there was an LLVM to build ndc with: the kernels that the C
+ * file declares only. */
+bool cg_llvm(struct cg *g, cg_llvm_form form, const char *cpu, nd_buf *out);
 
 /* ---- report.c: words for people ------------------------------------------ */
 
@@ -105,6 +118,7 @@ typedef struct cg_kernel {           /* an emitted loop kernel */
     bool needs_rank;
     ND_VEC(cg_used) parts;           /* of tiles: their starts and lengths */
     ND_VEC(nd_op *) iters;           /* repeats whose iteration it takes */
+    struct kir_kernel *ir;
     struct cg_kernel *other;         /* with the same first op */
 } cg_kernel;
 
@@ -143,6 +157,9 @@ typedef struct cg {
     nd_table aheads;                 /* nd_flight -> cg_body */
     cg_names ext_vars;               /* n_batch, o_batch: see cg_declare */
     nd_table kernels;                /* first op -> cg_kernel */
+    bool llvm;                       /* LLVM makes kernels: */
+    ND_VEC(cg_kernel *) by_llvm;     /* these, the C file declares them; */
+    ND_VEC(cg_kernel *) by_c;        /* not these */
     nd_table bodies;                 /* nd_kernels -> cg_body */
     bool *buffer_used;               /* by mark */
     bool uses_scatter, uses_gather, uses_exchange;   /* helpers called */
@@ -195,6 +212,7 @@ const char *cg_count(cg_fn *f, int ext);            /* "256" or "n_batch" */
 const char *cg_start(cg_fn *f, int ext);            /* "0" or "o_seq" */
 const char *cg_len(cg_fn *f, const nd_len *l);      /* "256 * n_batch" */
 const char *cg_bytes(cg_fn *f, const nd_ref *r);     /* of a packed value */
+const char *cg_bytes_of(cg_fn *f, const nd_len *n, nd_dtype t);
 const char *cg_scaled(cg_fn *f, const char *x, const nd_len *l);
 const char *cg_sum(nd_arena *a, const char *x, const char *y);
 const char *cg_type(cg *g, const nd_type *t);       /* as in the IR */
@@ -206,56 +224,9 @@ void cg_source_comment(cg *g, nd_buf *b, int indent, nd_loc loc);
 cg_pointer *cg_pointer_to(cg_fn *f, const nd_ref *r, bool write);
 cg_pointer *cg_pointer_at(cg_fn *f, const cg_target *to, bool write);
 const char *cg_value_name(cg *g, const nd_value *v);
-/* A local variable for v: its own name, or t, t_2 ... */
-const char *cg_local_name(cg_fn *f, const nd_value *v);
-
-/* ---- emit_expr.c: values as expressions --------------------------------- */
-
-/* How tightly an expression's outermost operator binds. */
-enum {
-    CG_TERNARY, CG_LOGIC, CG_COMPARE, CG_SUM, CG_PRODUCT, CG_UNARY, CG_PRIMARY
-};
-
-typedef struct cg_expr {
-    const char *s;
-    int tight;                       /* how tightly its operator binds */
-} cg_expr;
-
-typedef struct cg_axis {             /* a loop variable */
-    const nd_axis *axis;
-    const char *var;
-    int ext;
-    bool inner;
-} cg_axis;
-
-typedef struct cg_hoisted {          /* a load that a pass repeats */
-    const char *element, *name;
-} cg_hoisted;
-
-typedef struct cg_env {
-    cg_fn *f;
-    nd_kernel *k;
-    int n;
-    cg_axis axis[2 * ND_MAX_RANK];
-    int pass;                        /* -1: between passes */
-    cg_expr *local;                  /* by node: what holds its value now */
-    const char **kept;               /* by node: its scratch row, or NULL */
-    bool rows;                       /* use row pointers */
-    const char *columns;             /* the range of the innermost axis that
-                                        this thread has, or NULL: all */
-    nd_buf *before;                  /* in a pass: text in front of its loops */
-    ND_VEC(cg_hoisted) hoisted;
-} cg_env;
-
-cg_expr cg_value(cg_env *e, const nd_value *v);
-cg_expr cg_op_value(cg_env *e, nd_op *op);
-const char *cg_row_index(cg_env *e, nd_op *op);      /* gather, scatter_add */
-/* An element of r; axis `at`, if not NULL, stands at the index `as`. */
-const char *cg_element(cg_env *e, const nd_ref *r, bool write,
-                       const nd_axis *at, const char *as);
-const char *cg_paren(nd_arena *a, cg_expr x, int need);
-const char *cg_combine(nd_arena *a, int red, nd_dtype t, const char *x,
-                       const char *y);              /* x (+, max, min) y */
+/* What a local variable for v is called: as v is, or t. */
+const char *cg_local_word(const nd_value *v);
+bool cg_same_place(const cg_target *a, const cg_target *b);
 
 /* ---- works.c ------------------------------------------------------------- */
 
@@ -297,32 +268,21 @@ typedef struct cg_profile {
 } cg_profile;
 bool cg_read_profile(nd_ctx *c, int file, cg_profile *out);
 
-/* ---- emit_share.c: who runs which iterations ----------------------------- */
+/* ---- emit_share.c: several axes counted as one --------------------------- */
 
-typedef struct cg_share {            /* the loops around a row */
-    cg_env *e;
-    const char *row;                 /* the loop over this thread's rows: its
-                                        variable, or NULL, */
-    int inside;                      /* and the indentation in there */
-    int braces, brace[ND_MAX_RANK + 2];      /* to close: their indentations */
-} cg_share;
+typedef struct cg_axis {             /* a loop variable */
+    const nd_axis *axis;
+    const char *var;                 /* "0": of one position, without a loop */
+    int ext;
+} cg_axis;
 
-/* Opens what shares out: of rows, the loop over this thread's. Then the loops
- * inside; and, in front of them, where such a row stands on the axes that the
- * text mentions. */
-void cg_open_share(cg_share *s);
-void cg_open_loops(cg_share *s);
-void cg_share_axes(cg_share *s, const char *text);
-/* Closes all that, and adds up parts. All threads are there afterwards. */
-void cg_close_share(cg_share *s);
-/* Several axes counted as one: how many iterations they have, what counts them
- * (`name`, or the one axis itself), and where each stands then (text NULL:
- * all). */
+/* How many iterations they have, what counts them (`name`, or the one axis
+ * itself), and where each stands then: those that the text mentions, or all of
+ * them (text NULL). */
 const char *cg_iterations(cg_fn *f, const cg_axis *a, int n);
 const char *cg_counter(const cg_axis *a, int n, const char *name);
 void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,
                   const char *text);
-const char *cg_identity(nd_arena *a, const nd_op *op);
 
 /* ---- emit_loop.c, emit_gemm.c, emit_calls.c, emit_tables.c, emit_header.c */
 
@@ -379,7 +339,8 @@ void cg_emit_metrics(cg *g, nd_buf *b);
 void cg_emit_train(cg *g, nd_buf *b);
 void cg_emit_header(cg *g, nd_buf *b);
 /* emit.c: the file, and all that is known of it; NULL after an error. */
-cg *cg_emit(nd_module *m, bool marks, nd_buf *out);
+enum { CG_MARKS = 1, CG_LLVM = 2 };  /* with marks; kernels by LLVM */
+cg *cg_emit(nd_module *m, unsigned how, nd_buf *out);
 /* marks.c. Says that the kernel ends here, if the program is to have marks;
  * `name` is its function's, or NULL. */
 void cg_mark_end(cg_fn *f, nd_kernel *k, const char *name);

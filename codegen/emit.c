@@ -40,10 +40,11 @@ static void take_file_names(cg *g)
         cg_take(&g->global, nd_fmt(g->a, "bucket%d", i));
 }
 
-static cg *start(nd_module *m, bool marks)
+static cg *start(nd_module *m, unsigned how)
 {
     cg *g = ND_NEW(m->ctx->arena, cg);
-    g->marked = marks;
+    g->marked = how & CG_MARKS;
+    g->llvm = how & CG_LLVM;
     g->m = m;
     g->a = m->ctx->arena;
     g->c = nd_code_new(m);
@@ -80,9 +81,9 @@ static void name_table_extents(cg *g)
             cg_ext(g, nd_ext_of(g->c, &g->m->outputs.v[i]->in[0]->type, k));
 }
 
-cg *cg_emit(nd_module *m, bool marks, nd_buf *out)
+cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
 {
-    cg *g = start(m, marks);
+    cg *g = start(m, how);
     nd_buf code = {.arena = g->a};
     g->out = &code;
     if (!nd_buckets_check(g->c) || !nd_extents_check(g->c) ||
@@ -109,10 +110,28 @@ cg *cg_emit(nd_module *m, bool marks, nd_buf *out)
 
 bool cg_emit_c(nd_module *m, nd_buf *out)
 {
-    return cg_emit(m, false, out) != NULL;
+    return cg_emit(m, 0, out) != NULL;
 }
 
 bool cg_emit_marked(nd_module *m, nd_buf *out)
 {
-    return cg_emit(m, true, out) != NULL;
+    return cg_emit(m, CG_MARKS, out) != NULL;
 }
+
+#ifdef NDC_LLVM_LIB
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
+                  nd_buf *c, nd_buf *out)
+{
+    cg *g = cg_emit(m, CG_LLVM | (marks ? CG_MARKS : 0), c);
+    return g && cg_llvm(g, form, cpu, out);
+}
+#else
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
+                  nd_buf *c, nd_buf *out)
+{
+    (void)marks, (void)form, (void)cpu, (void)c, (void)out;
+    nd_error(m->ctx, nd_nowhere, "this ndc was built without LLVM: it has no "
+             "--kernels=llvm, --emit=llvm and --emit=asm");
+    return false;
+}
+#endif

@@ -11,7 +11,7 @@
  * A carried value alternates between two buffers so that the last iteration
  * writes the result; one that backward reads goes through its saved copies.
  */
-#include "codegen.h"
+#include "kir.h"
 
 #include <string.h>
 
@@ -475,10 +475,10 @@ static void add_loss(cg_fn *f, int s)
     cg *g = f->g;
     if (!nd_has_loss(g->m, s))
         return;
-    nd_kernel none = {.kind = K_LOOP};
-    cg_env e = {.f = f, .k = &none};
+    int at;
+    kir_kernel *value = kir_build_scalar(g, g->m->loss, &at);
     f->uses_rank = true;
-    const char *loss = cg_value(&e, g->m->loss).s;
+    const char *loss = kir_scalar_c(f, value, at);
     cg_line(f, "if (r->thread == 0)");
     f->indent++;
     cg_line(f, "at(r, B_loss)[0] += %s;", loss);

@@ -132,7 +132,7 @@ static void each(product *p, const group *g, dim d, loops *out)
         if (in_dim(d, i) || p->f->g->c->exts.v[g->ext[i]].fixed == 1)
             continue;
         out->axis[out->n++] = (cg_axis){
-            g->axis[i], cg_axis_var(p->f->g, g->axis[i]), g->ext[i], false};
+            g->axis[i], cg_axis_var(p->f->g, g->axis[i]), g->ext[i]};
     }
 }
 

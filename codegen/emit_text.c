@@ -348,11 +348,16 @@ const char *cg_len(cg_fn *f, const nd_len *l)
 const char *cg_bytes(cg_fn *f, const nd_ref *r)
 {
     nd_len n = nd_numel_local(f->g->c, r);
-    const char *s = cg_len(f, &n);
-    bool plain = n.k == 1 && n.n == 1;
-    if (n.n)
+    return cg_bytes_of(f, &n, r->dtype);
+}
+
+const char *cg_bytes_of(cg_fn *f, const nd_len *n, nd_dtype t)
+{
+    const char *s = cg_len(f, n);
+    bool plain = n->k == 1 && n->n == 1;
+    if (n->n)
         s = nd_fmt(f->g->a, plain ? "(size_t)%s" : "(size_t)(%s)", s);
-    return nd_fmt(f->g->a, "%s * sizeof(%s)", s, cg_ctype(r->dtype));
+    return nd_fmt(f->g->a, "%s * sizeof(%s)", s, cg_ctype(t));
 }
 
 /* x * l, or NULL if that is 0. */
@@ -385,7 +390,7 @@ const char *cg_iter(cg_fn *f, nd_op *repeat)
 
 /* ---- pointers ----------------------------------------------------------- */
 
-static bool same_place(const cg_target *a, const cg_target *b)
+bool cg_same_place(const cg_target *a, const cg_target *b)
 {
     if (a->root != b->root || a->value != b->value || a->param != b->param ||
         a->nterms != b->nterms)
@@ -458,7 +463,7 @@ cg_pointer *cg_pointer_at(cg_fn *f, const cg_target *to, bool write)
     const void *key = to->param ? (const void *)to->param : to->value;
     int first = (int)(intptr_t)nd_table_get(&f->ptr_at, key);
     for (int i = first; i; i = f->ptrs.v[i - 1].next)
-        if (same_place(&f->ptrs.v[i - 1].to, to)) {
+        if (cg_same_place(&f->ptrs.v[i - 1].to, to)) {
             f->ptrs.v[i - 1].written |= write;
             return &f->ptrs.v[i - 1];
         }
@@ -473,7 +478,7 @@ cg_pointer *cg_pointer_at(cg_fn *f, const cg_target *to, bool write)
     return &f->ptrs.v[f->ptrs.n - 1];
 }
 
-const char *cg_local_name(cg_fn *f, const nd_value *v)
+const char *cg_local_word(const nd_value *v)
 {
     const char *plain = !v->def ? "x"
                         : v->def->kind == OP_MAP ? nd_ews[v->def->sub].name
@@ -482,7 +487,7 @@ const char *cg_local_name(cg_fn *f, const nd_value *v)
     size_t n = strlen(plain);
     bool own = strncmp(name, plain, n) != 0 ||
                (name[n] && name[n] != '_');
-    return cg_fresh(&f->names, own ? name : "t");
+    return own ? name : "t";
 }
 
 /* Names of buffers: the value's own if the program gave one, else made from

@@ -219,7 +219,7 @@ static void put_values(report *r)
 bool cg_report_kernels(nd_module *m, nd_buf *out)
 {
     nd_buf text = {.arena = m->ctx->arena};
-    cg *g = cg_emit(m, true, &text);
+    cg *g = cg_emit(m, CG_MARKS, &text);
     if (!g)
         return false;
     report r = {.g = g, .a = g->a, .b = out, .works = cg_works_of(g)};

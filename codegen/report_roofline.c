@@ -230,7 +230,7 @@ bool cg_report_roofline(nd_module *m, int profile, nd_buf *out)
     report r = {.c = m->ctx, .a = m->ctx->arena, .b = out};
     if (!cg_read_profile(m->ctx, profile, &r.p))
         return false;
-    r.g = cg_emit(m, true, &text);
+    r.g = cg_emit(m, CG_MARKS, &text);
     if (!r.g)
         return false;
     r.works = cg_works_of(r.g);

@@ -41,6 +41,8 @@ static const char help[] =
     "                                 schedule.svg, schedule.json (for "
     "Perfetto)\n"
     "                       c         the generated program\n"
+    "                       llvm      its kernels as LLVM IR, as they run\n"
+    "                       asm       ... as assembly\n"
     "                       plan      memory, communication, bubble\n"
     "                       comm      every collective: bytes, calls, time\n"
     "                       kernels   what each kernel reads and writes\n"
@@ -51,6 +53,8 @@ static const char help[] =
     "  --cpu=NAME         build for that processor: native (this one), "
     "x86-64-v2,\n"
     "                     x86-64-v3, x86-64-v4, any -march of the C compiler\n"
+    "  --kernels=c|llvm   loop kernels by the C compiler (the default), or by "
+    "LLVM\n"
     "  --rank=N           with --emit=comm: that rank, not the first of each "
     "stage\n"
     "  --marks            build a program that knows --profile FILE: the time "
@@ -285,6 +289,7 @@ static int compile(int argc, char **argv, const char **set, bool check)
         {"-o", &o.out, NULL, NULL},
         {"--until", &o.until, NULL, NULL},
         {"--cpu", &o.cpu, NULL, NULL},
+        {"--kernels", &o.kernels, NULL, NULL},
         {"--rank", &o.rank, NULL, NULL},
         {"--times", &o.times, NULL, NULL},
         {"--profile", &o.profile, NULL, NULL},

@@ -20,7 +20,8 @@ static const char *const emit_names[] = {
     [NDC_SCHEDULE_COMMS] = "schedule.comms.csv",
     [NDC_SCHEDULE_SVG] = "schedule.svg",
     [NDC_SCHEDULE_JSON] = "schedule.json",
-    [NDC_COMM] = "comm", [NDC_KERNELS] = "kernels",
+    [NDC_LLVM] = "llvm", [NDC_ASM] = "asm",           [NDC_COMM] = "comm",
+    [NDC_KERNELS] = "kernels",
     [NDC_ROOFLINE] = "roofline",
 };
 enum { NEMIT = sizeof emit_names / sizeof *emit_names };
@@ -104,9 +105,16 @@ static bool check_usage(nd_ctx *c, const ndc_options *o)
         nd_error(c, nd_nowhere, "--until goes with --emit=ir only");
     if (o->rank && o->emit != NDC_COMM)
         nd_error(c, nd_nowhere, "--rank goes with --emit=comm only");
-    if (o->cpu && o->emit != NDC_EXE)
+    bool code = o->emit == NDC_EXE || o->emit == NDC_LLVM || o->emit == NDC_ASM;
+    if (o->cpu && !code)
         nd_error(c, nd_nowhere, "--cpu: --emit=%s builds nothing",
                  emit_names[o->emit]);
+    if (o->kernels && o->emit != NDC_EXE)
+        nd_error(c, nd_nowhere, "--kernels: --emit=%s builds nothing",
+                 emit_names[o->emit]);
+    if (o->kernels && strcmp(o->kernels, "c") && strcmp(o->kernels, "llvm"))
+        nd_error(c, nd_nowhere, "--kernels=%s: kernels are made by `c` or by "
+                 "`llvm`", o->kernels);
     if (o->profile && o->emit != NDC_ROOFLINE)
         nd_error(c, nd_nowhere, "--profile goes with --emit=roofline only");
     if (o->emit == NDC_ROOFLINE && !o->profile)
@@ -220,6 +228,11 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
     return true;
 }
 
+static bool by_llvm(const ndc_options *o)
+{
+    return o->emit == NDC_EXE && o->kernels && !strcmp(o->kernels, "llvm");
+}
+
 static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
 {
     int file = nd_read_file(m->ctx, path);
@@ -229,8 +242,9 @@ static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
     return file && cg_report_roofline(m, file, text);
 }
 
-/* Fills `text`, or builds; false after errors. */
-static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
+/* Fills `text`, or with its object what is to be built; false after errors. */
+static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
+                    nd_buf *object)
 {
     nd_front_options fo = {.mesh = o->mesh, .nset = o->nset, .set = o->set,
                            .plan_path = o->plan, .model = o->model,
@@ -298,12 +312,20 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text)
         return cg_report_kernels(m, text);
     case NDC_ROOFLINE:
         return report_roofline(m, o->profile, text);
+    case NDC_LLVM:
+        return cg_emit_llvm(m, false, CG_LLVM_TEXT, o->cpu, object, text);
+    case NDC_ASM:
+        return cg_emit_llvm(m, false, CG_LLVM_ASM, o->cpu, object, text);
     default:
+        if (by_llvm(o))
+            return cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, o->cpu, text,
+                                object);
         return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);
     }
 }
 
-static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
+static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text,
+                  const nd_buf *object)
 {
     const char *out = o->out;
     if (o->emit == NDC_CHECK)
@@ -317,7 +339,7 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text)
     const char *c_path = nd_fmt(c->arena, "%s.c", out);
     if (is_source(c, c_path) || is_foreign(c, c_path))
         return NDC_BAD_INPUT;
-    return cg_build(c, text->s, out, o->cpu);
+    return cg_build(c, text->s, by_llvm(o) ? object : NULL, out, o->cpu);
 }
 
 /* The two severities have the same values; the types differ so that ndc.h
@@ -344,7 +366,7 @@ int ndc_compile(const ndc_options *o)
         c->sink = forward_message;
         c->sink_user = &fw;
     }
-    nd_buf text = {c->arena, NULL, 0, 0};
+    nd_buf text = {c->arena, NULL, 0, 0}, object = text;
     nd_put(&text, "");
     bool usable = check_usage(c, o);
     int file = usable ? nd_read_file(c, o->file) : 0;
@@ -354,7 +376,7 @@ int ndc_compile(const ndc_options *o)
         nd_error(c, nd_nowhere, "cannot read `%s`: %s", o->file,
                  strerror(errno));
         rc = NDC_BAD_INPUT;
-    } else if (!produce(c, o, file, &text)) {
+    } else if (!produce(c, o, file, &text, &object)) {
         rc = c->nerrors ? NDC_BAD_INPUT : NDC_BUG;
         if (!c->nerrors)
             nd_error(c, nd_nowhere, "internal error: a stage failed without "
@@ -362,7 +384,7 @@ int ndc_compile(const ndc_options *o)
     } else if (c->nerrors || (c->werror && c->nwarnings)) {
         rc = NDC_BAD_INPUT;
     } else {
-        rc = finish(c, o, &text);
+        rc = finish(c, o, &text, &object);
     }
     nd_ctx_free(c);
     return rc;

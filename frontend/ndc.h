@@ -27,6 +27,8 @@ typedef enum {
     NDC_SCHEDULE_SVG,                /* a picture of it */
     NDC_SCHEDULE_JSON,               /* ... for trace viewers */
     NDC_C,                           /* the generated program */
+    NDC_LLVM,                        /* its kernels as LLVM IR */
+    NDC_ASM,                         /* ... as assembly */
     NDC_PLAN,                        /* memory, communication, bubble */
     NDC_COMM,                        /* every collective, its bytes and time */
     NDC_KERNELS,                     /* what each kernel reads and writes */
@@ -50,6 +52,8 @@ typedef struct ndc_options {
     bool require_even;               /* a size that does not divide is an
                                         error */
     const char *times;               /* file of measured times of the stages */
+    const char *kernels;             /* for NDC_EXE: "c", the default, or
+                                        "llvm" */
     const char *cpu;                 /* for NDC_EXE: "x86-64-v3", or another
                                         -march; NULL: native */
     const char *rank;                /* for NDC_COMM; NULL: the first ones */

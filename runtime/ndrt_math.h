@@ -309,16 +309,41 @@ static inline float nd_max(float a, float b)
     return a > b ? a : b;
 }
 
-/* OpenMP's own max begins at the least finite float in some compilers (clang),
- * although that of a row of -inf is -inf. Only generated programs, which are
- * compiled with -fopenmp-simd, know the pragma. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"
-#pragma omp declare reduction(nd_max : float : \
-        omp_out = nd_max(omp_out, omp_in)) initializer(omp_priv = -INFINITY)
-#pragma omp declare reduction(nd_min : float : \
-        omp_out = nd_min(omp_out, omp_in)) initializer(omp_priv = INFINITY)
-#pragma GCC diagnostic pop
+/* A row is folded in 16 lanes, element i into lane i mod 16, and those by
+ * halves: the bits depend neither on the compiler nor on the machine's vectors.
+ */
+#define ND_16(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+
+/* How many elements are left for the lanes. */
+static inline int64_t nd_lanes(int64_t left)
+{
+    return left < 16 ? left : 16;
+}
+
+#define ND_FOLD_16(name, type, combined) \
+    static inline type name(const type *lane) \
+    { \
+        type x[8]; \
+        for (int i = 0; i < 8; i++) { \
+            const type a = lane[i], b = lane[i + 8]; \
+            x[i] = combined; \
+        } \
+        for (int half = 4; half; half /= 2) \
+            for (int i = 0; i < half; i++) { \
+                const type a = x[i], b = x[i + half]; \
+                x[i] = combined; \
+            } \
+        return x[0]; \
+    }
+ND_FOLD_16(nd_sum_16, float, a + b)
+ND_FOLD_16(nd_max_16, float, nd_max(a, b))
+ND_FOLD_16(nd_min_16, float, nd_min(a, b))
+ND_FOLD_16(nd_sum_16_i32, int32_t, a + b)
+ND_FOLD_16(nd_max_16_i32, int32_t, a > b ? a : b)
+ND_FOLD_16(nd_min_16_i32, int32_t, a < b ? a : b)
+ND_FOLD_16(nd_sum_16_i64, int64_t, a + b)
+ND_FOLD_16(nd_max_16_i64, int64_t, a > b ? a : b)
+ND_FOLD_16(nd_min_16_i64, int64_t, a < b ? a : b)
 
 /* Floor of a / b; 0 where b is 0, and INT32_MIN where INT32_MIN is divided by
  * -1: data must not end a program. The quotient is taken in double, which

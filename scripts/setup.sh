@@ -3,7 +3,7 @@
 # 24.04. Quick, and without network, when all of them are there. Asks nothing.
 set -eu
 
-packages="gcc clang libclang-rt-dev libc6-dev make cmake flex bison pkgconf
+packages="gcc clang libclang-rt-dev llvm-19-dev libc6-dev make cmake flex bison pkgconf
     libdnnl-dev libopenblas-dev libjansson-dev zlib1g-dev libopenmpi-dev
     openmpi-bin libcmocka-dev python3 bible-kjv"
 

@@ -47,6 +47,10 @@ text_files | xargs grep -n -E "$marks" 2>/dev/null |
 folder_of() {
     case $1 in
     *schedule/sched.h | sched.h | sched.def) echo own ;;   # shared by all
+    ../*.h) case $1 in
+        ../*/*) echo "$1" | sed 's|\.\./||g; s|/.*||' ;;
+        *) echo own ;;               # of the folder around this one
+        esac ;;
     */*) echo "$1" | sed 's|\.\./||g; s|/.*||' ;;
     ir.h | ops.def) echo ir ;;
     passes.h | passes.def) echo passes ;;
@@ -63,6 +67,7 @@ for f in $(c_files | grep -v '^tests/'); do
     frontend/*) may="ir" ;;
     ir/*) may="" ;;
     passes/*) may="ir" ;;
+    codegen/llvm/*) may="ir passes runtime" ;;       # how a rank is laid out
     codegen/*) may="ir passes" ;;
     *) may="" ;;
     esac

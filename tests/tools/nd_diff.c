@@ -14,6 +14,8 @@
  * `param.X` to take instead of random ones, and with right answers from
  * elsewhere: `loss`, `out.X` and `grad.X`. The evaluation is compared with them
  * before the program is compared with the evaluation.
+ *
+ * With NDC_KERNELS=llvm in the environment, loop kernels are made by LLVM.
  */
 #include "../../codegen/codegen.h"
 #include "../../frontend/frontend.h"
@@ -331,8 +333,13 @@ static bool build(nd_ctx *c, const options *o)
     m->train.steps = 1;
     m->train.seed = o->seed;
     m->train.load_path = NULL;
-    nd_buf b = {.arena = m->ctx->arena};
-    return cg_emit_c(m, &b) && cg_build(m->ctx, b.s, o->work, NULL) == 0;
+    nd_buf b = {.arena = m->ctx->arena}, object = b;
+    const char *kernels = getenv("NDC_KERNELS");
+    if (!kernels || strcmp(kernels, "llvm") != 0)
+        return cg_emit_c(m, &b) &&
+               cg_build(m->ctx, b.s, NULL, o->work, NULL) == 0;
+    return cg_emit_llvm(m, false, CG_LLVM_OBJECT, NULL, &b, &object) &&
+           cg_build(m->ctx, b.s, &object, o->work, NULL) == 0;
 }
 
 static bool close_enough(const options *o, const char *what, int64_t i,

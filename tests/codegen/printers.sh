@@ -1,0 +1,107 @@
+#!/bin/sh
+# The same program with kernels by gcc, by clang and by LLVM computes the same
+# bits: weights after three steps. With NDC_LONG set, every program of
+# tests/codegen/diff and tests/regress; and what the oracle compares, by LLVM.
+set -u
+ndc=$NDC_BUILD/ndc
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+bad=0
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+
+"$ndc" --emit=llvm "$NDC_SOURCE/tests/codegen/repeat_body.nd" -o "$dir/ir" \
+    2>"$dir/err" || {
+    cat "$dir/err"
+    grep -q 'built without LLVM' "$dir/err" && exit 77
+    exit 1
+}
+clang=$(command -v clang || true)
+
+# build NAME OPTIONS...: an executable, with what is in the environment
+build() {
+    name=$1
+    shift
+    "$ndc" "$@" -o "$dir/$name" 2>"$dir/err" &&
+        (cd "$dir" && "./$name" --steps 3 --save "$name.out" >"$name.txt" 2>&1)
+}
+
+# same PROGRAM OPTIONS...
+same() {
+    build c "$@" || {
+        echo "FAIL: $*"
+        cat "$dir/err" "$dir/c.txt"
+        bad=1
+        return
+    }
+    build llvm "$@" --kernels=llvm && cmp "$dir/c.out" "$dir/llvm.out" || {
+        echo "FAIL: kernels by LLVM: $*"
+        cat "$dir/err" "$dir/llvm.txt"
+        bad=1
+    }
+    [ -z "$clang" ] && return
+    CC=$clang build clang "$@" && cmp "$dir/c.out" "$dir/clang.out" || {
+        echo "FAIL: kernels by clang: $*"
+        cat "$dir/err" "$dir/clang.txt"
+        bad=1
+    }
+}
+
+# A program without a train block gets one, of made-up data.
+trained() {
+    if grep -q '^ *data ' "$1"; then
+        cat "$1"
+    else
+        sed 's/^train\(.*\) {/train\1 {\
+  data = synthetic\
+/' "$1"
+    fi
+    name=$(sed -n 's/^model \([a-z_0-9]*\).*/\1/p' "$1" | head -n 1)
+    grep -q '^train' "$1" || printf 'train %s {\n  %s\n  %s\n}\n' "$name" \
+        'data = synthetic' 'optimizer = sgd(lr = 0.001)'
+}
+
+some="diff/elementwise narrow/dtypes attention_tiles"
+if [ -n "${NDC_LONG:-}" ]; then
+    some=$(cd "$NDC_SOURCE/tests" &&
+        ls codegen/*tiles.nd codegen/diff/*.nd codegen/narrow/*.nd \
+            regress/*.nd |
+        sed 's|^codegen/||; s|\.nd$||')
+fi
+for f in $some; do
+    p=$NDC_SOURCE/tests/codegen/$f.nd
+    [ -f "$p" ] || p=$NDC_SOURCE/tests/$f.nd
+    trained "$p" >"$dir/p.nd"
+    same "$dir/p.nd"
+done
+
+# What those have not: dropout, noise, running sums.
+cat >"$dir/rest.nd" <<'END'
+use nn
+axis batch = 7
+axis seq = 35
+axis d = 61
+model m(x: f32[batch, d], k: i32[batch, seq]) {
+  w = param [seq -> d] ~ normal(0.5)
+  g = param [d] ~ ones
+  h = dropout(layernorm[d](x * w) as ln, 0.3) * g
+  c = cumsum[seq](h) + 0.01 * random_normal[batch, seq, d]
+  s = softmax[seq](c) * where(k % 5 // 2 == 1, 0.5, 2.0)
+  return mean[batch, seq, d](s * h + sigmoid(c))
+}
+train m {
+  data = synthetic
+  optimizer = adamw(lr = 0.01)
+}
+END
+same "$dir/rest.nd"
+
+# A whole model at odd sizes, in pieces.
+sed 's|text("[^"]*")|synthetic|' "$NDC_SOURCE/examples/gpt.nd" >"$dir/gpt.nd"
+toy="--set batch=6 --set seq=19 --set vocab=37 --set d=36 --set heads=3
+    --set layers=2"
+same "$dir/gpt.nd" $toy --mesh pp=1,dp=1,tp=2
+
+if [ -n "${NDC_LONG:-}" ]; then
+    NDC_KERNELS=llvm sh "$NDC_SOURCE/tests/codegen/oracle.sh" || bad=1
+fi
+exit $bad

@@ -1,0 +1,152 @@
+/* test_kir.c - the kernel IR: what is built is sound, and what is broken is
+ * found. */
+#include "../../codegen/kir.h"
+#include "../../frontend/frontend.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+static cg *compile(void)
+{
+    static const char text[] =
+        "use nn\naxis batch = 6\naxis a = 37\n"
+        "model m(x: f32[batch, a], k: i32[batch]) {\n"
+        "  w = param [a] ~ normal(0.5)\n"
+        "  h = softmax[a](x * w) * where(k > 3, 2.0, 1.0)\n"
+        "  return sum[batch, a](layernorm[a](h) as ln * h * w[a: k])\n}\n"
+        "train m {\n  steps = 1\n}\n";
+    nd_ctx *c = nd_ctx_new();
+    nd_front_options front = {0};
+    nd_options o = {.verify_each = true};
+    nd_module *m = nd_frontend(c, nd_add_file(c, "t.nd", text, strlen(text)),
+                               &front);
+    assert_non_null(m);
+    assert_true(nd_run_passes(m, &o));
+    nd_buf out = {.arena = c->arena};
+    cg *g = cg_emit(m, CG_LLVM, &out);
+    assert_non_null(g);
+    assert_true(g->by_llvm.n > 1);
+    return g;
+}
+
+static void what_is_built_is_sound(void **state)
+{
+    (void)state;
+    cg *g = compile();
+    int seen[KIR_NOPS] = {0};
+    for (int i = 0; i < g->by_llvm.n; i++) {
+        const kir_kernel *k = g->by_llvm.v[i]->ir;
+        assert_null(kir_check(g, k));
+        for (int j = 0; j < k->inst.n; j++)
+            seen[k->inst.v[j].op]++;
+    }
+    assert_true(seen[KIR_FOLD] && seen[KIR_TOTAL] && seen[KIR_KEEP] &&
+                seen[KIR_PICK] && seen[KIR_ADD] && seen[KIR_STORE]);
+    nd_ctx_free(g->m->ctx);
+}
+
+/* Breaks instruction i; false if there is nothing of that kind to break. */
+typedef bool breaks(kir_kernel *k, int i);
+
+static bool reads_itself(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    if (x->nin)
+        x->in[x->nin - 1] = i;
+    return x->nin > 0;
+}
+
+static bool reads_another_pass(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    for (int p = 0; p < k->passes.n && x->nin; p++)
+        if (k->passes.v[p].after <= i &&
+            k->passes.v[p].body < k->passes.v[p].after) {
+            x->in[0] = k->passes.v[p].body;
+            return true;
+        }
+    return false;
+}
+
+static bool writes_another_type(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    if (x->op != KIR_STORE && x->op != KIR_ADD && x->op != KIR_FOLD)
+        return false;
+    x->type = x->type == ND_F32 ? ND_I32 : ND_F32;
+    return true;
+}
+
+static bool maps_another_type(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    x->type = x->type == ND_F32 ? ND_I64 : ND_F32;
+    return x->op == KIR_MAP;
+}
+
+static bool names_nothing(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    if (x->place)
+        x->place->param = k->params.n;
+    else
+        x->slot = 99;
+    return x->place || x->op == KIR_FOLD || x->op == KIR_TOTAL ||
+           x->op == KIR_KEEP || x->op == KIR_KEPT || x->op == KIR_INDEX;
+}
+
+static bool writes_what_is_read(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    if (x->op != KIR_STORE)
+        return false;
+    k->params.v[x->place->param].written = false;
+    return true;
+}
+
+static void what_is_broken_is_found(void **state)
+{
+    (void)state;
+    breaks *const all[] = {reads_itself, reads_another_pass,
+                           writes_another_type, maps_another_type,
+                           names_nothing, writes_what_is_read};
+    cg *g = compile();
+    for (size_t b = 0; b < sizeof all / sizeof *all; b++) {
+        int broken = 0;
+        for (int n = 0; n < g->by_llvm.n; n++) {
+            kir_kernel *k = g->by_llvm.v[n]->ir;
+            for (int i = 0; i < k->inst.n; i++) {
+                kir_inst old = k->inst.v[i];
+                kir_place place = {0};
+                if (old.place)
+                    place = *old.place;
+                bool written = old.place && k->params.v[place.param].written;
+                if (all[b](k, i)) {
+                    broken++;
+                    assert_non_null(kir_check(g, k));
+                }
+                k->inst.v[i] = old;
+                if (old.place) {
+                    *old.place = place;
+                    k->params.v[place.param].written = written;
+                }
+                assert_null(kir_check(g, k));
+            }
+        }
+        assert_true(broken > 0);
+    }
+    nd_ctx_free(g->m->ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_built_is_sound),
+        cmocka_unit_test(what_is_broken_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
