@@ -409,11 +409,9 @@ static void put_comment(cg_fn *f, nd_buf *b, const nd_kernel *k)
         long long n = (long long)f->g->c->exts.v[t->axis[i].part].max;
         nd_putf(&s, "%s %lld of %s", i ? "," : "", n, t->axis[i].axis->name);
     }
-    nd_putf(&s, ", %s of %s. Of one tile alone are",
-            !t->begins && !t->ends ? "all"
-            : t->begins && t->ends ? "what is near"
-            : t->ends              ? "up to there"
-                                   : "from there on", t->inner->name);
+    nd_putf(&s, t->begins || t->ends ? ", and of %s what the mask leaves."
+                                     : " and all of %s.", t->inner->name);
+    nd_put(&s, " One tile at a time is there of");
     int col = 0;
     for (const char *w = s.s; *w;) {             /* folded at 80 columns */
         int n = (int)strcspn(w + 1, " ") + 1;

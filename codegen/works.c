@@ -20,18 +20,31 @@ static cg_class class_of(const nd_kernel *k)
            : k->kind == K_COMM ? WORK_COMM : WORK_PRODUCT;
 }
 
+static bool multiplies_bf16(const nd_kernel *k)
+{
+    for (int i = 0; i < k->nodes.n; i++) {
+        const nd_op *op = k->nodes.v[i].op;
+        if ((op->kind == OP_CONTRACT || op->kind == OP_GROUPED ||
+             op->kind == OP_GROUPED_SUM) &&
+            op->in[0]->type.dtype == ND_BF16)
+            return true;
+    }
+    return false;
+}
+
 static cg_work work_of(cg *g, const cg_mark *m)
 {
     const nd_kernel *k = m->k;
     const nd_op *op = k->nodes.v[0].op;
     cg_class class = class_of(k);
+    bool nest = k->kind == K_LOOP || k->kind == K_TILES;
     return (cg_work){
         .name = m->name,
         .class = class,
         .kind = class == WORK_COMM   ? nd_ops[op->kind].name
                 : k->kind == K_TILES ? "tiles" : cg_class_names[class],
-        .where = cg_where(g, class == WORK_LOOP ? k->loc : op->loc),
-        .narrow = class == WORK_PRODUCT && op->in[0]->type.dtype == ND_BF16,
+        .where = cg_where(g, nest ? k->loc : op->loc),
+        .narrow = multiplies_bf16(k),
         .ends = k->flight && !k->flight->ahead ? 2 : 1,
         .calls = (double)m->calls,
         .read = m->t.read,

@@ -511,6 +511,7 @@ static void fuse_list(nd_code *c, nd_op *const *ops, int n, nd_kernels *out)
             want_op(&f, f.waiting.v[i].op);
     flush(&f);
     sink(c, out);
+    nd_fuse_again(c, out);
     for (int i = 0; i < out->v.n; i++)
         if (out->v.v[i]->kind == K_LOOP)
             nd_loop_finish(c, out->v.v[i]);

@@ -306,14 +306,38 @@ nd_kernel *nd_loop_new(nd_code *c, nd_op *op)
     return k;
 }
 
+/* May `late`, whose axes are all alike so far, be split as `early` is? What it
+ * adds to memory are sums over outer axes then. */
+static bool splits_like(nd_code *c, const nd_kernel *late,
+                        const nd_kernel *early, const int *all, int n)
+{
+    int both[2 * ND_MAX_RANK];
+    memcpy(both, early->outer, sizeof early->outer);
+    memcpy(both + early->nouter, early->inner,
+           sizeof *early->inner * (size_t)early->ninner);
+    for (int i = 0; i < late->nodes.n; i++) {
+        const nd_op *op = late->nodes.v[i].op;
+        int over[ND_MAX_RANK], m = op->kind == OP_REDUCE
+                                       ? reduced(c, op, over) : 0;
+        if (late->nodes.v[i].add && !m)
+            return false;
+        for (int j = 0; j < m; j++)
+            if (has(early->inner, early->ninner, over[j]))
+                return false;
+    }
+    return same_set(both, early->nouter + early->ninner, all, n);
+}
+
 /* Where the ops of `early` stand in the nest of `late`: 1 as row ops, 0 as they
  * are, -1 nowhere. */
-static int standing(const nd_kernel *late, const nd_kernel *early)
+static int standing(nd_code *c, const nd_kernel *late, const nd_kernel *early)
 {
     int all[2 * ND_MAX_RANK], n = late->nouter + late->ninner;
     memcpy(all, late->outer, sizeof late->outer);
     memcpy(all + late->nouter, late->inner,
            sizeof *late->inner * (size_t)late->ninner);
+    if (early->split && !late->split)
+        return splits_like(c, late, early, all, n) ? 0 : -1;
     if (early->split)
         return late->split &&
                        same_set(early->outer, early->nouter, late->outer,
@@ -347,7 +371,7 @@ static void check_need(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 
 bool nd_loop_absorb(nd_code *c, nd_kernel *late, const nd_kernel *early)
 {
-    int row = standing(late, early);
+    int row = standing(c, late, early);
     need n = {.early = (nd_kernel *)early};
     if (row < 0 || early->nodes.n + late->nodes.n > MAX_NODES ||
         alone(early) || alone(late))
@@ -357,6 +381,8 @@ bool nd_loop_absorb(nd_code *c, nd_kernel *late, const nd_kernel *early)
         if (n.memory || adds_clash(c, early, late->nodes.v[i].op))
             return false;
     }
+    if (early->split && !late->split)
+        split(late, early->inner, early->ninner);
     nd_kernel old = *late;
     memset(&late->nodes, 0, sizeof late->nodes);
     for (int i = 0; i < early->nodes.n; i++) {

@@ -51,7 +51,7 @@ nd_class nd_class_of(const nd_code *c, const nd_value *v)
 
 /* ---- classes ------------------------------------------------------------ */
 
-static bool is_cheap(const nd_op *op)
+bool nd_is_cheap(const nd_op *op)
 {
     return op->kind == OP_CAST ||
            (op->kind == OP_MAP && nd_ews[op->sub].cost < 8);
@@ -98,7 +98,7 @@ static nd_class classify(const nd_code *c, nd_vinfo *info)
         return V_VIEW;
     case OP_MAP:
     case OP_CAST:
-        return inline_inputs(c, info) && is_cheap(op) ? V_INLINE : V_LOOP;
+        return inline_inputs(c, info) && nd_is_cheap(op) ? V_INLINE : V_LOOP;
     default:
         return nd_has_trait(op, 'v')   ? alias_of(c, info)
                : nd_has_trait(op, 'n') ? V_LOOP
@@ -113,7 +113,7 @@ static void inline_scalars(nd_code *c)
         nd_vinfo *info = &c->info[i];
         const nd_op *op = info->v->def;
         if (info->cls != V_LOOP || info->v->type.rank || info->hard ||
-            (op->kind != OP_MAP && op->kind != OP_CAST) || !is_cheap(op))
+            (op->kind != OP_MAP && op->kind != OP_CAST) || !nd_is_cheap(op))
             continue;
         inline_inputs(c, info);
         if (info->size <= MAX_INLINE)

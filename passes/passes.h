@@ -560,6 +560,9 @@ void nd_insert_copies(nd_code *c);
 void nd_fuse_uses(nd_code *c);       /* copies, classes, users, homes */
 /* Made by a kernel, in memory of its own? */
 bool nd_is_direct(const nd_code *c, const nd_value *v);
+bool nd_is_cheap(const nd_op *op);   /* less to compute than to load */
+/* fuse_again.c. Once it is known which ops share a nest. */
+void nd_fuse_again(nd_code *c, nd_kernels *list);
 nd_class nd_class_of(const nd_code *c, const nd_value *v);
 bool nd_is_copy(const nd_op *op);
 /* Does the op change names only: a collective of one rank, stop_gradient? */

@@ -8,6 +8,10 @@
  *   %u = contract ...   %g = gelu(%u) in a dozen maps   backward reads %u, %g
  *   -> keep %u, compute the maps again next to their use
  *
+ * Of what costs the same, that is kept which forward writes in any case, so
+ * that nothing is written for backward alone: the input of a norm, not its
+ * difference from the mean; logits, not their exponentials (written.c).
+ *
  * A product of two activations that is far larger than both, such as the
  * scores of attention, is made again as well: of a softmax backward keeps the
  * maximum and the sum of each row then, and nothing as long as all keys.
@@ -31,6 +35,7 @@ typedef struct remat {
     ND_VEC(nd_value *) values;       /* of `from`; a value's mark is 1 + this */
     bool *fixed;                     /* by value: what makes it is elsewhere */
     bool *of_grads;                  /* by value: depends on a gradient */
+    bool *there;                     /* by value: in memory, kept or not */
     bool *kept;
     nd_value **again;                /* the copy in `to`, by value */
     int at;                          /* where copies go in `to` */
@@ -174,6 +179,24 @@ static void find_elsewhere(remat *r)
     }
 }
 
+/* For gradients of weights: what forward keeps for those of inputs, and what
+ * these write for a product. */
+static void find_saved(remat *r)
+{
+    const nd_block *from = r->p->from;
+    for (int i = 0; i < from->args.n; i++)
+        r->there[i] = r->p->early && i >= r->p->early->ncarry;
+    for (int i = 0; i < from->ops.n; i++) {
+        const nd_op *op = from->ops.v[i];
+        for (int k = 0; op->phase == PH_BWD && k < op->nin; k++) {
+            const nd_value *v = op->in[k];
+            if (v->mark && v->def && !nd_has_trait(v->def, 'v') &&
+                (v->def->phase == PH_FWD || op->kind == OP_CONTRACT))
+                r->there[v->mark - 1] = true;
+        }
+    }
+}
+
 static void collect(remat *r)
 {
     nd_arena *a = r->m->ctx->arena;
@@ -191,27 +214,53 @@ static void collect(remat *r)
     find_fenced(r);
     find_elsewhere(r);
     find_of_grads(r);
+    r->there = ND_NEWN(a, bool, r->values.n + 1);
+    if (r->p->reader == PH_BWD)
+        nd_find_written(a, r->values.v, r->values.n, from, r->there);
+    else
+        find_saved(r);
 }
 
-/* What a repeat carries is kept rather than another name of it: it lies in its
- * stack then, without a copy. */
-static int64_t weight_of(const remat *r, const nd_value *v)
+/* By value: the ops of backward that read it if what is made of it is made
+ * again. */
+static int *count_uses(const remat *r, const int *reads)
+{
+    int n = r->values.n;
+    int *uses = ND_NEWN(r->m->ctx->arena, int, n + 1);
+    memcpy(uses, reads, sizeof *uses * (size_t)n);
+    for (int i = n - 1; i >= 0; i--) {
+        const nd_value *v = r->values.v[i];
+        for (int k = 0; uses[i] && can_repeat(r, v) && k < v->def->nin; k++)
+            if (v->def->in[k]->mark)
+                uses[v->def->in[k]->mark - 1]++;
+    }
+    return uses;
+}
+
+/* Its bytes; a little more if nothing else wants it written, but what is dear
+ * to make and has two uses would be written in backward. What gradients of
+ * weights need may be there for those of inputs. What a repeat carries is kept
+ * rather than another name of it: it lies in its stack then, without a copy. */
+static int64_t weight_of(const remat *r, const nd_value *v, int uses)
 {
     bool renamed = v->def && v->def->kind == OP_RENAME && !v->def->in[0]->def;
-    return 2 * local_bytes(r->m, &v->type) + renamed;
+    bool again = uses > 1 && can_repeat(r, v) && !nd_is_cheap(v->def);
+    bool there = r->there[v->mark - 1];
+    int times = r->p->reader != PH_BWD ? 2 - there : 5 - (there || again);
+    return times * local_bytes(r->m, &v->type) + renamed;
 }
 
-static void decide(remat *r, const bool *read)
+static void decide(remat *r, const int *reads)
 {
     nd_arena *a = r->m->ctx->arena;
-    int n = r->values.n;
+    int n = r->values.n, *uses = count_uses(r, reads);
     nd_mincut *c = nd_mincut_new(a, n);
     for (int i = 0; i < n; i++) {
         nd_value *v = r->values.v[i];
         if (at_hand(r, v))
             continue;
-        nd_mincut_node(c, i, weight_of(r, v));
-        if (read[i])
+        nd_mincut_node(c, i, weight_of(r, v, uses[i]));
+        if (reads[i])
             nd_mincut_sink(c, i);
         if (!can_repeat(r, v)) {
             nd_mincut_source(c, i);
@@ -318,44 +367,44 @@ static nd_value *stands_for(const remat *r, nd_value *v)
 }
 
 /* Every place in the later block, nested bodies included, that reads an earlier
- * value: noted in `read`, or given what `have` finds. */
-static void visit(remat *r, nd_value **place, bool *read)
+ * value: counted in `reads`, or given what `have` finds. */
+static void visit(remat *r, nd_value **place, int *reads)
 {
     nd_value *v = stands_for(r, *place);
     if (!v || !v->mark)
         return;
-    if (!read)
+    if (!reads)
         *place = have(r, v);
     else if (elsewhere(r, r->reading, v))
         r->fixed[v->mark - 1] = true;
-    if (read)
-        read[v->mark - 1] = true;
+    if (reads)
+        reads[v->mark - 1]++;
 }
 
-static void visit_op(remat *r, nd_op *op, bool *read)
+static void visit_op(remat *r, nd_op *op, int *reads)
 {
     /* What a repeat scans is decided with its body. */
-    int nin = op->kind == OP_REPEAT && !read ? op->ncarry : op->nin;
+    int nin = op->kind == OP_REPEAT && !reads ? op->ncarry : op->nin;
     for (int k = 0; k < nin; k++)
-        visit(r, &op->in[k], read);
+        visit(r, &op->in[k], reads);
     if (!op->body)
         return;
     for (int i = 0; i < op->body->ops.n; i++)
-        visit_op(r, op->body->ops.v[i], read);
+        visit_op(r, op->body->ops.v[i], reads);
     for (int i = 0; i < op->body->yields.n; i++)
-        visit(r, &op->body->yields.v[i], read);
+        visit(r, &op->body->yields.v[i], reads);
 }
 
-static void visit_block(remat *r, bool *read)
+static void visit_block(remat *r, int *reads)
 {
     nd_block *to = r->p->to;
     for (r->at = 0; r->at < to->ops.n; r->at++)
         if (to->ops.v[r->at]->phase == r->p->reader) {
             r->reading = to->ops.v[r->at];
-            visit_op(r, to->ops.v[r->at], read);
+            visit_op(r, to->ops.v[r->at], reads);
         }
     for (int i = 0; i < to->yields.n; i++)
-        visit(r, &to->yields.v[i], read);
+        visit(r, &to->yields.v[i], reads);
 }
 
 void nd_keep_or_repeat(nd_module *m, const nd_pair *p)
@@ -363,9 +412,9 @@ void nd_keep_or_repeat(nd_module *m, const nd_pair *p)
     remat r = {.m = m, .p = p};
     nd_clear_marks(m);
     collect(&r);
-    bool *read = ND_NEWN(m->ctx->arena, bool, r.values.n + 1);
-    visit_block(&r, read);
-    decide(&r, read);
+    int *reads = ND_NEWN(m->ctx->arena, int, r.values.n + 1);
+    visit_block(&r, reads);
+    decide(&r, reads);
     visit_block(&r, NULL);
 }
 

@@ -23,4 +23,9 @@ void nd_keep_or_repeat(nd_module *m, const nd_pair *p);
  * well, or stacked. `b` stands in the later body. */
 nd_value *nd_hand_over(const nd_pair *p, nd_builder *b, nd_value *v);
 
+/* written.c. Of v, the values of block b in order, each with 1 + its index
+ * as its mark: does it lie in memory whether or not it is kept? */
+void nd_find_written(nd_arena *a, nd_value *const *v, int n,
+                     const nd_block *b, bool *written);
+
 #endif

@@ -444,6 +444,19 @@ static void set_parts(group *g)
     g->t.inner_part = g->t.inner_ext;
 }
 
+/* Would all of it be one thread's work? */
+static bool is_lonely(const group *g)
+{
+    bool serial = false;
+    for (int i = 0; i < g->t.n; i++) {
+        const nd_tile_axis *a = &g->t.axis[i];
+        serial |= a->serial;
+        if (!a->serial && g->c->exts.v[a->ext].max > g->c->exts.v[a->part].max)
+            return false;
+    }
+    return serial;
+}
+
 /* ---- the kernel ---------------------------------------------------------- */
 
 /* What is there at the same time has places of its own. */
@@ -563,7 +576,8 @@ static void make_from(nd_code *c, nd_kernels *list, int seed, int rows)
         return;
     sort_axes(&g);
     set_parts(&g);
-    replace(&g);
+    if (!is_lonely(&g))
+        replace(&g);
 }
 
 void nd_make_tiles(nd_code *c, nd_kernels *list)
