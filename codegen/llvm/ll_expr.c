@@ -92,6 +92,9 @@ static ll_value index_of(ll_kernel *p, const kir_place *at, bool all)
     for (int i = 0; i < at->n; i++) {
         const kir_term *t = &at->term[i];
         ll_value v = ll_int(x, LL_I64, t->shift);
+        if (t->inst < 0 && (t->loop < 0 ? !t->shift
+                                        : p->k->loop[t->loop].once))
+            continue;                /* and its stride may be unknown here */
         if (t->inst >= 0)
             v = p->value[t->inst];
         else if (t->loop >= 0)

@@ -95,6 +95,31 @@ train m {
 END
 same "$dir/rest.nd"
 
+# Functions over what is large, small and in between: a gradient of each element.
+cat >"$dir/all.nd" <<'END'
+axis n = 4096
+model m(x: f32[n]) {
+  a = param [n] ~ zeros
+  b = param [n] ~ zeros
+  c = param [n] ~ zeros
+  d = param [n] ~ zeros
+  e = param [n] ~ zeros
+  f = param [n] ~ zeros
+  g = param [n] ~ zeros
+  h = param [n] ~ zeros
+  y = (x - 0.5) * 76
+  z = y * y * y * y * y
+  return sum[n](a * exp(y) + b * log(exp(y)) + c * tanh(y * 0.1) +
+                d * erf(y * 0.05) + e * sigmoid(y) + f * sin(z) + g * cos(z) +
+                h * x^(y * 0.1))
+}
+train m {
+  data = synthetic
+  optimizer = sgd(lr = 1.0)
+}
+END
+same "$dir/all.nd"
+
 # A whole model at odd sizes, in pieces.
 sed 's|text("[^"]*")|synthetic|' "$NDC_SOURCE/examples/gpt.nd" >"$dir/gpt.nd"
 toy="--set batch=6 --set seq=19 --set vocab=37 --set d=36 --set heads=3

@@ -1,0 +1,63 @@
+# kernels.sh - --kernels, --emit=llvm and --emit=asm: who makes loop kernels, for
+# which processor, and what one must not ask for.
+ndc=$NDC_BUILD/ndc
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+bad=0
+
+fail() {
+    echo "FAIL: $*"
+    bad=1
+}
+
+cat >"$dir/m.nd" <<'END'
+axis n = 64
+axis d = 37
+model m(x: f32[n, d]) {
+  w = param [d] ~ normal(1)
+  return mean[n, d](exp(w * x) + random_normal[n, d])
+}
+train m {
+  steps = 2
+}
+END
+
+"$ndc" "$dir/m.nd" --emit=llvm -o "$dir/m.ll" 2>"$dir/err" || {
+    cat "$dir/err"
+    grep -q 'built without LLVM' "$dir/err" && exit 77
+    exit 1
+}
+
+# What LLVM makes, and what it does not.
+grep -q 'define void @m_bwd(ptr' "$dir/m.ll" || fail "no kernel in the IR"
+grep -q '<16 x float>' "$dir/m.ll" || fail "no vectors in the IR"
+grep -q '^; m_fwd draws normal numbers: the C compiler makes it' "$dir/m.ll" ||
+    fail "a kernel by C is not told of"
+grep -q '@m_fwd' "$dir/m.ll" && fail "a kernel by both"
+
+# For which processor.
+if [ "$(uname -m)" = x86_64 ]; then
+    for v in v3:ymm:zmm v4:zmm:none; do
+        IFS=: read -r cpu has lacks <<END
+$v
+END
+        "$ndc" "$dir/m.nd" --emit=asm --cpu=x86-64-$cpu -o "$dir/m.s" ||
+            fail "--cpu=x86-64-$cpu"
+        grep -q "%$has" "$dir/m.s" || fail "$cpu: no $has"
+        grep -q "%$lacks" "$dir/m.s" && fail "$cpu: $lacks"
+    done
+fi
+
+# refused MESSAGE OPTIONS...
+refused() {
+    want=$1
+    shift
+    "$ndc" "$dir/m.nd" "$@" >"$dir/out" 2>"$dir/err"
+    [ $? = 2 ] || fail "status of $*"
+    grep -q -- "$want" "$dir/err" || fail "$*: $(cat "$dir/err")"
+}
+refused '--kernels=fast: kernels are made by `c` or by `llvm`' --kernels=fast
+refused '--kernels: --emit=llvm builds nothing' --kernels=llvm --emit=llvm
+refused 'no such processor' --emit=asm --cpu=pentium9
+refused '--cpu: --emit=c builds nothing' --emit=c --cpu=x86-64-v3
+exit $bad
