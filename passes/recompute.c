@@ -237,14 +237,24 @@ static int *count_uses(const remat *r, const int *reads)
     return uses;
 }
 
+static bool reads_gathered(const nd_value *v)
+{
+    for (int k = 0; v->def && !v->def->body && k < v->def->nin; k++)
+        if (nd_is_weight_copy(v->def->in[k]))
+            return true;
+    return false;
+}
+
 /* Its bytes; a little more if nothing else wants it written, but what is dear
- * to make and has two uses would be written in backward. What gradients of
- * weights need may be there for those of inputs. What a repeat carries is kept
- * rather than another name of it: it lies in its stack then, without a copy. */
+ * to make and has two uses would be written in backward, and a bias that lies
+ * in pieces would be gathered again. What gradients of weights need may be
+ * there for those of inputs. What a repeat carries is kept rather than another
+ * name of it: it lies in its stack then, without a copy. */
 static int64_t weight_of(const remat *r, const nd_value *v, int uses)
 {
     bool renamed = v->def && v->def->kind == OP_RENAME && !v->def->in[0]->def;
-    bool again = uses > 1 && can_repeat(r, v) && !nd_is_cheap(v->def);
+    bool again = reads_gathered(v) ||
+                 (uses > 1 && can_repeat(r, v) && !nd_is_cheap(v->def));
     bool there = r->there[v->mark - 1];
     int times = r->p->reader != PH_BWD ? 2 - there : 5 - (there || again);
     return times * local_bytes(r->m, &v->type) + renamed;

@@ -1,7 +1,7 @@
 # ulp.sh - the functions that kernels compute with are within 2 units in the
 # last place of the true value, built as ndc builds a program, for several
 # processors; and a loop with one of them has vectors and calls nothing. With
-# NDC_LONG, all 2^32 floats: a quarter of an hour.
+# NDC_LONG, all 2^32 floats: half an hour.
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 bad=0
