@@ -12,6 +12,7 @@
 enum { BLOCK = 2048, AT_ONCE = 4 };    /* elements; sources of a pass */
 
 /* sum += src[0], += src[1] .. up to src[3], if there are so many. */
+NDRT_CLONES
 static void add(float *restrict sum, const float *const *src, int nsrc,
                 int64_t at, int64_t n)
 {
@@ -38,6 +39,7 @@ static void add(float *restrict sum, const float *const *src, int nsrc,
     }
 }
 
+NDRT_CLONES
 static void max_floats(float *restrict sum, const float *restrict x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

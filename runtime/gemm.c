@@ -21,14 +21,27 @@
 
 /* ---- threads ---------------------------------------------------------- */
 
+/* All that a rank holds fits into the cache of one CPU. Its loops would be over
+ * before others had joined in. */
+enum { SMALL_ARENA = 2 << 20 };
+
+static bool is_small(const ndrt_course *c)
+{
+    for (int d = 0; d < c->program.ndevices; d++)
+        if (ndrt_arena_bytes(c, d) > SMALL_ARENA)
+            return false;
+    return true;
+}
+
 int ndrt_threads(const ndrt_rank *r)
 {
-    int64_t asked = r->state->config->threads;
-    int cpus = r->state->comm->cpus;
+    const ndrt_state *st = r->state;
+    int64_t asked = st->config->threads;
+    int cpus = st->comm->cpus;
 
     if (asked > 0)
         return (int)asked;
-    return cpus > 1 ? cpus : 1;
+    return cpus < 2 || is_small(st->course) ? 1 : cpus;
 }
 
 /* Found at run time: a library may be built without OpenMP, and OpenBLAS has a

@@ -60,7 +60,8 @@ bool ndrt_cpu_serves(const ndrt_program *p, FILE *err);
 /* libndrt runs on every processor; a hot loop is compiled for several, of which
  * the loader takes the best. All give the same bits (-ffp-contract=off). */
 #if defined __x86_64__ && defined __gnu_linux__ && !defined __clang__ && \
-    __GNUC__ >= 12 && !defined __SANITIZE_ADDRESS__
+    __GNUC__ >= 12 && !defined __SANITIZE_ADDRESS__ && \
+    !defined __SANITIZE_THREAD__
 #define NDRT_CLONES __attribute__((target_clones( \
     "arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

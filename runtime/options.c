@@ -48,7 +48,8 @@ static const struct {
     [TEMPERATURE] = {"--temperature", "X", "of --generate; 0: always the "
                      "likeliest byte (1)"},
     [THREADS] = {"--threads", "N", "threads per rank; 0: the CPUs by the ranks "
-                 "of this host (0)"},
+                 "of this host,\n                       or 1 if it has little "
+                 "to do (0)"},
     [CHECK_REPLICAS] = {"--check-replicas", NULL, "fail if two copies of a "
                         "parameter differ\n                       after "
                         "training, in any bit"},

@@ -40,6 +40,7 @@ typedef struct member {
     pthread_t thread;
     ndrt_rank rank;               /* the double */
     ndrt_own own;                 /* of all but the first */
+    ndrt_jitter jitter;
     int cpu;                      /* to stay on, if bound */
 } member;
 
@@ -139,9 +140,10 @@ static bool run(ndrt_rank *r, ndrt_work *work, void *arg)
 }
 
 /* Those who wait at a barrier must not wait for this one. */
-static void take_part(ndrt_team *t, ndrt_rank *r)
+static void take_part(ndrt_team *t, member *m)
 {
-    if (run(r, t->work, t->arg))
+    ndrt_doze(&m->jitter);
+    if (run(&m->rank, t->work, t->arg))
         return;
     atomic_store(&t->failed, true);
     happen(&t->met);
@@ -156,7 +158,7 @@ static void *member_main(void *arg)
         wait_for(&t->begun, times, t->look);
         if (t->stop)
             return NULL;
-        take_part(t, &m->rank);
+        take_part(t, m);
         if (atomic_fetch_sub(&t->busy, 1) == 1)
             happen(&t->ended);
     }
@@ -180,7 +182,7 @@ ndrt_status ndrt_together(ndrt_rank *r, ndrt_work *work, void *arg)
     atomic_store(&t->busy, t->n - 1);
     uint32_t times = atomic_load(&t->ended.times);
     happen(&t->begun);
-    take_part(t, &t->member[0].rank);
+    take_part(t, &t->member[0]);
     wait_for(&t->ended, times, t->look);
     return atomic_load(&t->failed) ? r->state->status : NDRT_OK;
 }
@@ -320,6 +322,8 @@ ndrt_status ndrt_team_open(ndrt_rank *r)
     t->n = n;
     t->running = 1;
     t->look = n <= r->state->comm->cpus;
+    for (int i = 0; i < n; i++)
+        t->member[i].jitter = ndrt_jitter_new(r->rank * n + i);
     pthread_mutex_init(&t->lock, NULL);
     choose_cpus(t);
     ndrt_status s = start_threads(r, t);

@@ -475,13 +475,24 @@ static void test_cpus(void **state)
     ndrt_world *two = ndrt_world_new(2);
     ndrt_world *many = ndrt_world_new(cpus + 1);
     ndrt_config config = {0};
-    ndrt_state st = {.config = &config, .comm = ndrt_world_comm(one, 0)};
+    ndrt_device device = {.fixed_bytes = 4 << 20};
+    size_t rooms[] = {0};
+    int versions[] = {1};
+    const ndrt_course course = {.program = {.ndevices = 1,
+                                            .devices = &device},
+                                .rooms = {.bytes = rooms},
+                                .versions = versions};
+    ndrt_state st = {.config = &config, .course = &course,
+                     .comm = ndrt_world_comm(one, 0)};
     const ndrt_rank r = {.state = &st};
 
     assert_true(cpus >= 1);
     assert_int_equal(ndrt_world_comm(two, 1)->cpus, cpus / 2);
     assert_int_equal(ndrt_world_comm(many, cpus)->cpus, 0);
     assert_int_equal(ndrt_threads(&r), cpus);
+    device.fixed_bytes = 1000;    /* it has little to do */
+    assert_int_equal(ndrt_threads(&r), 1);
+    device.fixed_bytes = 4 << 20;
     st.comm = ndrt_world_comm(many, 0);
     assert_int_equal(ndrt_threads(&r), 1);
     config.threads = 5;

@@ -415,10 +415,12 @@ static int run(nd_ctx *c, const options *o)
     if (!ok || (o->f32 && !nd_eval(m, &e, &low)) ||
         !write_files(o, m, f) || !build(c, o))
         return 1;
+    /* an odd number of threads, so that they share out unevenly */
     const char *cmd = nd_fmt(
-        a, "'%s' --data '%s.data.safetensors' --load '%s.load.safetensors' "
-        "--save '%s.out.safetensors' --log '%s.jsonl' >'%s.txt' 2>&1", o->work,
-        o->work, o->work, o->work, o->work, o->work);
+        a, "'%s' --threads 3 --data '%s.data.safetensors' "
+        "--load '%s.load.safetensors' --save '%s.out.safetensors' "
+        "--log '%s.jsonl' >'%s.txt' 2>&1", o->work, o->work, o->work, o->work,
+        o->work, o->work);
     remove(nd_fmt(a, "%s.jsonl", o->work));
     if (system(cmd) != 0) {
         char *text = read_all(nd_fmt(a, "%s.txt", o->work), a);
