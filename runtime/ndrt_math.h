@@ -320,20 +320,22 @@ static inline int64_t nd_lanes(int64_t left)
     return left < 16 ? left : 16;
 }
 
+/* One loop for each half: compilers unroll these early, and then keep lanes in
+ * registers. */
+#define ND_HALF(to, from, n, type, combined) \
+    for (int i = 0; i < n; i++) { \
+        const type a = from[i], b = from[i + n]; \
+        to[i] = combined; \
+    }
 #define ND_FOLD_16(name, type, combined) \
     static inline type name(const type *lane) \
     { \
         type x[8]; \
-        for (int i = 0; i < 8; i++) { \
-            const type a = lane[i], b = lane[i + 8]; \
-            x[i] = combined; \
-        } \
-        for (int half = 4; half; half /= 2) \
-            for (int i = 0; i < half; i++) { \
-                const type a = x[i], b = x[i + half]; \
-                x[i] = combined; \
-            } \
-        return x[0]; \
+        ND_HALF(x, lane, 8, type, combined) \
+        ND_HALF(x, x, 4, type, combined) \
+        ND_HALF(x, x, 2, type, combined) \
+        const type a = x[0], b = x[1]; \
+        return combined; \
     }
 ND_FOLD_16(nd_sum_16, float, a + b)
 ND_FOLD_16(nd_max_16, float, nd_max(a, b))
