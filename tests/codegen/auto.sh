@@ -77,7 +77,7 @@ bytes_of() {
 }
 
 # Is it within the limit, exact, and as fast as what has a name and fits? Times
-# are told with three digits.
+# are told with two digits or three.
 sound() {
     awk -F'|' -v limit="$1" '
         $4 ~ /chosen/ { time = $2; bytes = $3 }
@@ -85,7 +85,7 @@ sound() {
         END {
             bad = limit && bytes > limit
             for (i = 1; i <= NR; i++) {
-                if (b[i] <= limit && t[i] * 1.015 < time) {
+                if (b[i] <= limit && t[i] * 1.03 < time) {
                     print name[i] " fits and is faster"
                     bad = 1
                 }
