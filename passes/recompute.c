@@ -35,6 +35,7 @@ typedef struct remat {
     ND_VEC(nd_value *) values;       /* of `from`; a value's mark is 1 + this */
     bool *fixed;                     /* by value: what makes it is elsewhere */
     bool *of_grads;                  /* by value: depends on a gradient */
+    bool *compared;                  /* by value: it must be the same bits */
     bool *there;                     /* by value: in memory, kept or not */
     bool *kept;
     nd_value **again;                /* the copy in `to`, by value */
@@ -84,6 +85,9 @@ static bool can_repeat(const remat *r, const nd_value *v)
     bool inside = how == REMAT_BLOCK && r->p->early;
     /* By what travelled with them the rows are known again in backward. */
     if (v->def->kind == OP_DISPATCH && !nd_is_float(v->type.dtype))
+        return false;
+    if (v->def->kind == OP_CONTRACT && v->mark && r->compared[v->mark - 1] &&
+        outgrows(r, v->def, FAR_LARGER))
         return false;
     if (v->def->kind == OP_CONTRACT)
         return inside ||
@@ -197,6 +201,47 @@ static void find_saved(remat *r)
     }
 }
 
+static nd_value *stands_for(const remat *r, nd_value *v);
+
+/* The gradient of a maximum asks which element is equal to it. A product that
+ * may be made in tiles is not the same to the last bit when it is made again
+ * (tiles.c): what such a question depends on is kept. */
+static void mark_compared(remat *r, nd_value *v)
+{
+    nd_value *early = v->mark ? v : stands_for(r, v);
+    v = early ? early : v;
+    if (v->mark && r->compared[v->mark - 1])
+        return;
+    if (v->mark)
+        r->compared[v->mark - 1] = true;
+    const nd_op *op = v->def;
+    if (!op || op->body || op->kind == OP_CONTRACT || (!v->mark && op->nin > 1))
+        return;
+    for (int i = 0; i < op->nin; i++)
+        mark_compared(r, op->in[i]);
+}
+
+static bool is_constant(const nd_value *v)
+{
+    while (v->def && v->def->kind == OP_BROADCAST)
+        v = v->def->in[0];
+    return v->def && v->def->kind == OP_CONST;
+}
+
+static void find_compared(remat *r)
+{
+    for (int i = 0; i < r->p->to->ops.n; i++) {
+        const nd_op *op = r->p->to->ops.v[i];
+        if (op->phase != r->p->reader || op->kind != OP_MAP ||
+            (op->sub != EW_EQ && op->sub != EW_NE) ||
+            !nd_is_float(op->in[0]->type.dtype) || is_constant(op->in[0]) ||
+            is_constant(op->in[1]))
+            continue;
+        mark_compared(r, op->in[0]);
+        mark_compared(r, op->in[1]);
+    }
+}
+
 static void collect(remat *r)
 {
     nd_arena *a = r->m->ctx->arena;
@@ -214,6 +259,8 @@ static void collect(remat *r)
     find_fenced(r);
     find_elsewhere(r);
     find_of_grads(r);
+    r->compared = ND_NEWN(a, bool, r->values.n + 1);
+    find_compared(r);
     r->there = ND_NEWN(a, bool, r->values.n + 1);
     if (r->p->reader == PH_BWD)
         nd_find_written(a, r->values.v, r->values.n, from, r->there);
