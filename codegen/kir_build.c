@@ -134,12 +134,16 @@ static int index_value(build *b, const nd_op *op)
 
 static int renamed_value(build *b, const nd_op *op)
 {
-    int l = find_loop(b, op->to[0]);
+    nd_axis *was[2 * ND_MAX_RANK];
+    int l = find_loop(b, op->to[0]), n = b->out->nloops;
+    memcpy(was, b->axis, sizeof *was * (size_t)n);
+    for (int i = 0; i < n; i++)      /* that name is now the loop's over `to` */
+        if (b->axis[i] == op->axes[0])
+            b->axis[i] = NULL;
     if (l >= 0)
         b->axis[l] = op->axes[0];
     int x = value(b, op->in[0]);
-    if (l >= 0)
-        b->axis[l] = op->to[0];
+    memcpy(b->axis, was, sizeof *was * (size_t)n);
     return x;
 }
 

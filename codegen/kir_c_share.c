@@ -34,7 +34,7 @@ static void clear_target(kir_c *p, const kir_clear *x)
                 cg_bytes_of(f, &x->n, to->dtype));
         return;
     }
-    if (x->n.k == 1 && !x->n.n) {
+    if (!shared && x->n.k == 1 && !x->n.n) {
         cg_line(f, "%s[0] = %s;", name, zero);
         return;
     }

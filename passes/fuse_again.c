@@ -103,6 +103,15 @@ static void rename_inline(nd_code *c, const nd_value *v)
     }
 }
 
+static void forget_user(nd_vinfo *info, const nd_op *op)
+{
+    for (int i = 0; i < info->users.n; i++)
+        if (info->users.v[i] == op) {
+            info->users.v[i] = info->users.v[--info->users.n];
+            return;
+        }
+}
+
 /* Who reads the value reads its parts. */
 static void pass_users_on(nd_code *c, nd_value *leaf, bool in_memory,
                           void *user)
@@ -110,6 +119,7 @@ static void pass_users_on(nd_code *c, nd_value *leaf, bool in_memory,
     const nd_vinfo *from = user;
     nd_vinfo *to = nd_info(c, leaf);
     (void)in_memory;
+    forget_user(to, from->v->def);
     to->nuses += from->users.n - 1;
     for (int i = 0; i < from->users.n; i++)
         ND_PUSH(c->a, &to->users, from->users.v[i]);

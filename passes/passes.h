@@ -275,7 +275,7 @@ typedef struct nd_ref {
     int ext[ND_MAX_RANK];
     nd_len stride[ND_MAX_RANK];
     int nterms;
-    nd_term term[2 * ND_MAX_RANK];
+    nd_term term[3 * ND_MAX_RANK];   /* slices', tiles' and repeats' */
 } nd_ref;
 
 /* ---- fuse*.c: ops of one block -> kernels ------ */

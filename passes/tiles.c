@@ -244,9 +244,10 @@ static bool reads_plainly(nd_code *c, const nd_kernel *k, const nd_value *x)
         if (k->kind == K_LOOP && d.views)
             return false;
         for (int j = 0; d.reads && k->kind == K_GEMM && j < 2; j++) {
-            nd_ref r;
-            if (nd_ref_of(c, op->in[j], &r) && r.value == x &&
-                !nd_same_axes(&op->in[j]->type, &x->type))
+            nd_ref r, own;
+            nd_ref_of(c, x, &own);
+            if (nd_ref_of(c, op->in[j], &r) && r.root == own.root &&
+                r.value == own.value && !nd_same_axes(&op->in[j]->type, &x->type))
                 return false;
         }
     }

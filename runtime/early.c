@@ -68,18 +68,31 @@ static bool is_summed(const ndrt_program *p, int bucket)
 }
 
 /* Calls of a step, each of at least so many floats. */
-int ndrt_early_most(const ndrt_rank *r)
+static int most_of(const ndrt_rank *r, int device)
 {
     const ndrt_program *p = r->program;
-    const ndrt_device *here = ndrt_here(r);
+    const ndrt_device *d = &p->devices[device];
     size_t n = 0;
 
     if (!p->early || p->weights == NDRT_STASHED || r->state->count)
         return 0;
-    for (int i = 0; i < here->nplaces; i++)
-        if (is_summed(p, here->places[i].bucket))
-            n += p->buckets[here->places[i].bucket].n / least_floats();
+    for (int i = 0; i < d->nplaces; i++)
+        if (is_summed(p, d->places[i].bucket))
+            n += p->buckets[d->places[i].bucket].n / least_floats();
     return (int)n;
+}
+
+int ndrt_early_most(const ndrt_rank *r)
+{
+    return most_of(r, r->device);
+}
+
+bool ndrt_early_any(const ndrt_rank *r)
+{
+    for (int d = 0; d < r->program->ndevices; d++)
+        if (most_of(r, d) > 0)
+            return true;
+    return false;
 }
 
 static bool is_on_one_stage(const ndrt_program *p, int device, int param)

@@ -279,11 +279,12 @@ ndrt_status ndrt_await_reduce(ndrt_rank *r, int i)
 
 /* ---- opening and closing ----------------------------------------------- */
 
+/* The same on all ranks: they take communicators in the same order. */
 static bool is_wanted(const ndrt_rank *r)
 {
     const ndrt_state *st = r->state;
 
-    if (r->program->nflights + ndrt_early_most(r) == 0 ||
+    if ((r->program->nflights == 0 && !ndrt_early_any(r)) ||
         st->config->overlap == NDRT_OVERLAP_OFF)
         return false;
     return st->config->overlap == NDRT_OVERLAP_ON || st->comm->cpus >= 2;
@@ -294,7 +295,7 @@ static ndrt_air *new_air(const ndrt_rank *r, ndrt_comm *comm)
     const ndrt_program *p = r->program;
     ndrt_state *st = r->state;
     int calls = p->nflights + ndrt_early_most(r);
-    size_t n = (size_t)calls, nb = (size_t)p->nbuckets + 1;
+    size_t n = (size_t)calls + 1, nb = (size_t)p->nbuckets + 1;
     ndrt_air *a = calloc(1, sizeof *a);
 
     if (!a)
@@ -347,7 +348,7 @@ ndrt_status ndrt_air_open(ndrt_rank *r)
                          "flight");
     for (int g = 0; g < p->ngroups && s == NDRT_OK; g++)
         s = ndrt_group_open(&a->rank, &a->state.groups[g], p->groups[g], 0);
-    if (s == NDRT_OK && ndrt_early_most(r))
+    if (s == NDRT_OK && ndrt_early_any(r))
         s = ndrt_open_buckets(&a->rank);
     if (s != NDRT_OK)
         return ndrt_fail(r, s, "%s", a->state.error);

@@ -261,12 +261,23 @@ void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                const float *b, int64_t b_r, int64_t b_c,
                float *c, int64_t c_r, int64_t c_c)
 {
+    ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
+    ndrt_matrix z = {c, m, n, c_r, c_c};
+
     if (m == 0 || n == 0)
         return;
+    ndrt_note_product(r, NDRT_W32, acc, &x, &y, &z);
+    ndrt_gemm_noted(r, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
+}
+
+void ndrt_gemm_noted(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                     const float *a, int64_t a_r, int64_t a_c,
+                     const float *b, int64_t b_r, int64_t b_c,
+                     float *c, int64_t c_r, int64_t c_c)
+{
     ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
     ndrt_matrix z = {c, m, n, c_r, c_c};
     ndrt_mm_key key = {.acc = acc};
-    ndrt_note_product(r, NDRT_W32, acc, &x, &y, &z);
     bool library = ndrt_mm_arrange(&x, &y, &z, &key);
     if (library) {
         ndrt_mm_share(r, &key, x.x, y.x, c);

@@ -92,8 +92,8 @@ static void wide_gemm(ndrt_rank *r, bool acc, const ndrt_matrix *a,
     ndrt_matrix x = widen(r, a, w, f), y = widen(r, b, w + na, f);
 
     ndrt_barrier(r);
-    ndrt_gemm(r, acc, c->rows, c->cols, a->cols, x.x, x.r, x.c, y.x, y.r, y.c,
-              to, c->r, c->c);
+    ndrt_gemm_noted(r, acc, c->rows, c->cols, a->cols, x.x, x.r, x.c, y.x, y.r,
+                    y.c, to, c->r, c->c);
 }
 
 void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -107,14 +107,13 @@ void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 
     if (m == 0 || n == 0)
         return;
+    ndrt_note_product(r, NDRT_WBF16, acc, &x, &y, &z);
     bool library = ndrt_mm_arrange(&x, &y, &z, &key);
     ndrt_mm_key piece = ndrt_mm_piece(&key);
-    if (!library || !ndrt_mm_has_bf16(r, &piece)) {
+    if (library && ndrt_mm_has_bf16(r, &piece))
+        ndrt_mm_share(r, &key, x.x, y.x, c);
+    else
         wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);
-        return;
-    }
-    ndrt_note_product(r, NDRT_WBF16, acc, &x, &y, &z);
-    ndrt_mm_share(r, &key, x.x, y.x, c);
 }
 
 void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -125,8 +124,10 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
     ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
     ndrt_matrix z = {c, m, n, c_r, c_c};
 
-    if (m > 0 && n > 0)
-        wide_gemm(r, acc, &x, &y, &z, c, widen_f16);
+    if (m == 0 || n == 0)
+        return;
+    ndrt_note_product(r, NDRT_WF16, acc, &x, &y, &z);
+    wide_gemm(r, acc, &x, &y, &z, c, widen_f16);
 }
 
 void ndrt_gemm_bf16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n,

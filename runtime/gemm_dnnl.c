@@ -249,8 +249,14 @@ ndrt_status ndrt_mm_open(ndrt_rank *r)
 bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key)
 {
     product *p = NULL;
+    dnnl_status_t s = find(ndrt_mine(r)->mm, key, &p);
 
-    return find(ndrt_mine(r)->mm, key, &p) == dnnl_success && p->run;
+    if (s) {
+        ndrt_fail(r, NDRT_EINTERNAL, "oneDNN status %d for a product in bf16",
+                  (int)s);
+        ndrt_raise(r);
+    }
+    return p->run;
 }
 
 /* ---- running it --------------------------------------------------------- */

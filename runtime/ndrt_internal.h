@@ -221,6 +221,8 @@ ndrt_status ndrt_await_reduce(ndrt_rank *r, int i);
 
 /* The most calls of a step; 0: all is left to the end. */
 int ndrt_early_most(const ndrt_rank *r);
+/* Has any device one? The answer of every rank. */
+bool ndrt_early_any(const ndrt_rank *r);
 /* After ndrt_air_open. */
 ndrt_status ndrt_early_open(ndrt_rank *r);
 void ndrt_early_free(ndrt_rank *r);
@@ -434,6 +436,11 @@ typedef struct ndrt_mm_key {
     bool ta, tb, acc;
     bool bf16;                    /* A and B are; C is float */
 } ndrt_mm_key;
+/* ndrt_gemm of a product that --products has noted. */
+void ndrt_gemm_noted(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
+                     const float *a, int64_t a_r, int64_t a_c,
+                     const float *b, int64_t b_r, int64_t b_c,
+                     float *c, int64_t c_r, int64_t c_c);
 /* Turns C = A B around where that makes the rows of C contiguous, and fills
  * the key; false if no library takes the operands as they lie. */
 bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,

@@ -23,6 +23,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
+static const char *const width_names[] = {
+    [NDRT_W32] = "f32", [NDRT_WBF16] = "bf16", [NDRT_WF16] = "f16"};
+
 typedef struct product {          /* C (+)= A B, as asked for */
     ndrt_width width;             /* of A and B */
     bool own, acc;                /* by one thread; added to C */
@@ -44,7 +47,8 @@ typedef struct shape {            /* products that differ in place alone */
 } shape;
 
 struct ndrt_products {
-    bool on, lost;                /* noting; no memory to do so */
+    bool on;                      /* noting */
+    _Atomic bool lost;            /* no memory to do so */
     int nthreads;
     list *of;                     /* per thread of the rank's team */
     shape *shapes;
@@ -111,15 +115,24 @@ static void bf16(ndrt_rank *r, const product *p)
         p->b.c, p->c, p->c_r, p->c_c);
 }
 
+static void f16(ndrt_rank *r, const product *p)
+{
+    (p->own ? ndrt_gemm_f16_own : ndrt_gemm_f16)(
+        r, p->acc, p->m, p->n, p->k, p->a.x, p->a.r, p->a.c, p->b.x, p->b.r,
+        p->b.c, p->c, p->c_r, p->c_c);
+}
+
 /* By every thread of the team, as what a stage runs. */
 static void again(ndrt_rank *r, void *arg)
 {
     (void)arg;
     list *l = &r->state->products->of[r->thread];
+    void (*const by_width[])(ndrt_rank *, const product *) = {
+        [NDRT_W32] = f32, [NDRT_WBF16] = bf16, [NDRT_WF16] = f16};
 
     for (size_t i = 0; i < l->n; i++) {
         double t = ndrt_now();
-        (l->v[i].width == NDRT_WBF16 ? bf16 : f32)(r, &l->v[i]);
+        by_width[l->v[i].width](r, &l->v[i]);
         l->v[i].seconds = ndrt_now() - t;
     }
 }
@@ -251,7 +264,7 @@ static ndrt_status run_again(ndrt_rank *r, double *seconds)
         memcpy(p->aside, r->arena, bytes);
     ndrt_status s = ndrt_sum_doubles(r, &none, 1);
     at[0] = ndrt_now();
-    if (s == NDRT_OK && p->aside)
+    if (s == NDRT_OK && !p->lost)
         s = ndrt_together(r, again, NULL);
     at[1] = ndrt_now();
     if (p->aside)
@@ -320,7 +333,7 @@ static void put_shape(FILE *f, const shape *s, int steps)
     fprintf(f, " {\"type\":\"%s\",\"m\":%lld,\"n\":%lld,\"k\":%lld,"
             "\"a\":\"%s\",\"b\":\"%s\",\"add\":%s,\"own\":%s,\"calls\":%.6g,"
             "\"flop\":%.9g,\"seconds\":%.6g}",
-            x->width == NDRT_WBF16 ? "bf16" : "f32", (long long)x->m,
+            width_names[x->width], (long long)x->m,
             (long long)x->n, (long long)x->k,
             transposed(&x->a) ? "columns" : "rows",
             transposed(&x->b) ? "columns" : "rows", x->acc ? "true" : "false",

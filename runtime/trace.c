@@ -122,8 +122,10 @@ static int compare(const void *a, const void *b)
 
 double trace_median(double *x, int n)
 {
+    if (n == 0)
+        return 0.0;
     qsort(x, (size_t)n, sizeof *x, compare);
-    return n == 0 ? 0.0 : n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
 static int steps_kept(const ndrt_trace *t)

@@ -499,9 +499,9 @@ static void parameters(ll_kernel *p)
 
 static void declare(ll_kernel *p)
 {
-    enum { MOST = 256 };
     ll *x = p->x;
-    LLVMTypeRef t[MOST];
+    int most = 1 + 2 * p->c->parts.n + p->c->iters.n + p->c->ptrs.n;
+    LLVMTypeRef *t = ND_NEWN(x->g->a, LLVMTypeRef, most);
     unsigned n = 0;
     if (p->c->needs_rank)
         t[n++] = x->ptr;
@@ -510,7 +510,7 @@ static void declare(ll_kernel *p)
             t[n++] = x->i64;
     for (int i = 0; i < p->c->iters.n; i++)
         t[n++] = x->i64;
-    for (int i = 0; i < p->c->ptrs.n && n < MOST; i++)
+    for (int i = 0; i < p->c->ptrs.n; i++)
         t[n++] = x->ptr;
     x->fn = x->api->AddFunction(x->m, p->c->name,
                                 x->api->FunctionType(x->nothing, t, n, 0));
