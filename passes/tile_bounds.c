@@ -17,6 +17,7 @@
 #include "passes.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* All kv and seq with kv - seq > at, or < at. */
 typedef struct region {
@@ -39,6 +40,10 @@ typedef struct finder {
 } finder;
 
 /* ---- comparisons of the two indices -------------------------------------- */
+
+/* What is compared steps by 1; on the way there it may step by more. Doubling
+ * ends here, too. */
+enum { MOST = 4 };
 
 /* inner * kv + block * seq + c; or its absolute value. */
 typedef struct affine {
@@ -84,8 +89,10 @@ static affine affine_of(const finder *f, const nd_value *v)
     if (!binary && op->sub != EW_NEG && op->sub != EW_ABS)
         return none;
     x = affine_of(f, op->in[0]);
+    if (!x.ok || x.abs)
+        return none;
     y = binary ? affine_of(f, op->in[1]) : (affine){.ok = true};
-    if (!x.ok || !y.ok || x.abs || y.abs)
+    if (!y.ok || y.abs)
         return none;
     if (op->sub == EW_ABS) {
         x.abs = true;
@@ -95,8 +102,11 @@ static affine affine_of(const finder *f, const nd_value *v)
         return (affine){.ok = true, .inner = -x.inner, .block = -x.block,
                         .c = -x.c};
     int sign = op->sub == EW_SUB ? -1 : 1;
-    return (affine){.ok = true, .inner = x.inner + sign * y.inner,
-                    .block = x.block + sign * y.block, .c = x.c + sign * y.c};
+    x.inner += sign * y.inner;
+    x.block += sign * y.block;
+    x.c += sign * y.c;
+    x.ok = abs(x.inner) <= MOST && abs(x.block) <= MOST;
+    return x;
 }
 
 /* With d = kv - seq: lo <= d <= hi, as far as each is there. */

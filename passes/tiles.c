@@ -245,9 +245,9 @@ static bool reads_plainly(nd_code *c, const nd_kernel *k, const nd_value *x)
             return false;
         for (int j = 0; d.reads && k->kind == K_GEMM && j < 2; j++) {
             nd_ref r, own;
-            nd_ref_of(c, x, &own);
-            if (nd_ref_of(c, op->in[j], &r) && r.root == own.root &&
-                r.value == own.value && !nd_same_axes(&op->in[j]->type, &x->type))
+            bool same = nd_ref_of(c, x, &own) && nd_ref_of(c, op->in[j], &r) &&
+                        r.root == own.root && r.value == own.value;
+            if (same && !nd_same_axes(&op->in[j]->type, &x->type))
                 return false;
         }
     }
