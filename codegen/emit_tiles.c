@@ -40,18 +40,10 @@ void cg_dest_of(cg_fn *f, const nd_value *v, nd_ref *r)
         nd_tile_part(f->tiles, false, r);
 }
 
-static bool sums_over(const nd_op *op, const nd_axis *a)
-{
-    for (int i = 0; i < op->naxes; i++)
-        if (op->axes[i] == a)
-            return true;
-    return false;
-}
-
 bool cg_adds_tiles(const cg_fn *f, const nd_op *op)
 {
     for (int i = 0; f->tiles && i < f->tiles->n; i++)
-        if (sums_over(op, f->tiles->axis[i].axis))
+        if (nd_has_axis(op, f->tiles->axis[i].axis))
             return true;
     return false;
 }

@@ -315,10 +315,7 @@ static int reduction_of(const nd_op *op)
 
 static bool reduces(const nd_op *op, const nd_axis *a)
 {
-    for (int i = 0; op->kind == OP_REDUCE && i < op->naxes; i++)
-        if (op->axes[i] == a)
-            return true;
-    return false;
+    return op->kind == OP_REDUCE && nd_has_axis(op, a);
 }
 
 /* Does a reduce that adds to memory first sum the whole row? */

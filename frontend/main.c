@@ -225,6 +225,20 @@ static int print_info(const info *i)
     return fflush(stdout) ? NDC_BAD_INPUT : NDC_OK;
 }
 
+/* Of a command that takes one file: that, and -1; or the exit status. */
+static int one_file(int n, char **argv, const info *i, const char **file)
+{
+    int rc = n < 0 ? NDC_BAD_USAGE : print_info(i);
+    if (rc >= 0)
+        return rc;
+    if (!n)
+        return usage("no input file", NULL, NULL);
+    if (n > 1)
+        return usage("a second file:", argv[1], NULL);
+    *file = argv[0];
+    return -1;
+}
+
 typedef struct command {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -354,15 +368,8 @@ static int verify(int argc, char **argv, const char **set)
         {"-h", NULL, &i.help, NULL},
     };
     int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
-    int rc = n < 0 ? NDC_BAD_USAGE : print_info(&i);
-    if (rc >= 0)
-        return rc;
-    if (!n)
-        return usage("no input file", NULL, NULL);
-    if (n > 1)
-        return usage("a second file:", argv[1], NULL);
-    o.file = argv[0];
-    return ndc_verify(&o);
+    int rc = one_file(n, argv, &i, &o.file);
+    return rc < 0 ? ndc_verify(&o) : rc;
 }
 
 static int roofline(int argc, char **argv, const char **set)
@@ -383,15 +390,8 @@ static int roofline(int argc, char **argv, const char **set)
         {"-h", NULL, &i.help, NULL},
     };
     int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
-    int rc = n < 0 ? NDC_BAD_USAGE : print_info(&i);
-    if (rc >= 0)
-        return rc;
-    if (!n)
-        return usage("no input file", NULL, NULL);
-    if (n > 1)
-        return usage("a second file:", argv[1], NULL);
-    o.file = argv[0];
-    return ndc_roofline(&o);
+    int rc = one_file(n, argv, &i, &o.file);
+    return rc < 0 ? ndc_roofline(&o) : rc;
 }
 
 static int cmd_roofline(int argc, char **argv)

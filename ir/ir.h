@@ -557,6 +557,8 @@ typedef struct nd_ew_info {
 extern const nd_ew_info nd_ews[EW_COUNT];
 
 bool nd_has_trait(const nd_op *op, char trait);
+/* Is it among op->axes: what a reduce or a contract sums over, and so on? */
+bool nd_has_axis(const nd_op *op, const nd_axis *a);
 /* Linear in its first operand while the others stay fixed, maps aside. */
 bool nd_is_linear(const nd_op *op);
 int64_t nd_roll_by(const nd_op *op); /* of a roll, shift_ring: 0 .. size - 1 */

@@ -86,6 +86,14 @@ int nd_axis_at(const nd_type *t, const nd_axis *a)
     return -1;
 }
 
+bool nd_has_axis(const nd_op *op, const nd_axis *a)
+{
+    for (int i = 0; i < op->naxes; i++)
+        if (op->axes[i] == a)
+            return true;
+    return false;
+}
+
 int64_t nd_numel(const nd_type *t)
 {
     int64_t n = 1;

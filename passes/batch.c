@@ -34,10 +34,7 @@ static bool has(const nd_value *v, const nd_axis *a)
 
 static bool reduces_over(const nd_op *op, const nd_axis *a)
 {
-    for (int i = 0; nd_has_trait(op, 'm') && i < op->naxes; i++)
-        if (op->axes[i] == a)
-            return true;
-    return false;
+    return nd_has_trait(op, 'm') && nd_has_axis(op, a);
 }
 
 /* A PRE twin of a free value; marks (index + 1) remember the twins. */

@@ -78,9 +78,8 @@ static nd_axis *twin_of(cx *c, const cx_region *r, nd_axis *heads)
 
 static bool names_axis(const nd_op *op, const nd_axis *a)
 {
-    for (int i = 0; i < op->naxes; i++)
-        if (op->axes[i] == a)
-            return true;
+    if (nd_has_axis(op, a))
+        return true;
     for (int i = 0; i < op->nto; i++)
         if (op->to[i] == a)
             return true;

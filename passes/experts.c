@@ -17,14 +17,6 @@ static bool has(const nd_type *t, const nd_axis *a)
     return nd_axis_at(t, a) >= 0;
 }
 
-static bool sums(const nd_op *op, const nd_axis *a)
-{
-    for (int i = 0; i < op->naxes; i++)
-        if (op->axes[i] == a)
-            return true;
-    return false;
-}
-
 /* What a sum of products multiplies: a contract's operands, or, where one has
  * all axes of the other, those of the product that is then summed. */
 static nd_value *const *factors(const nd_op *op)
@@ -52,23 +44,23 @@ static bool is_grouped(const nd_module *m, const nd_op *op, int i)
     const nd_axis *a = g->axes[0];
     int rows = 0, out = 0;
     for (int k = 0; k < ids->rank; k++) {
-        if (has(w, ids->axis[k]) || sums(op, ids->axis[k]))
+        if (has(w, ids->axis[k]) || nd_has_axis(op, ids->axis[k]))
             return false;
         rows += has(x, ids->axis[k]);
     }
     for (int k = 0; k < x->rank; k++)
-        if (has(w, x->axis[k]) ? !sums(op, x->axis[k])
+        if (has(w, x->axis[k]) ? !nd_has_axis(op, x->axis[k])
                                : !has(ids, x->axis[k]))
             return false;
     for (int k = 0; k < w->rank; k++) {
         if (w->axis[k] == a)
             continue;
-        if (!has(x, w->axis[k]) && sums(op, w->axis[k]))
+        if (!has(x, w->axis[k]) && nd_has_axis(op, w->axis[k]))
             return false;
         out += !has(x, w->axis[k]);
     }
     return rows && out && op->naxes && !has(x, a) && a != m->sample &&
-           (!m->sample || !sums(op, m->sample));
+           (!m->sample || !nd_has_axis(op, m->sample));
 }
 
 static void group_product(nd_module *m, nd_op *op, int i, int at)

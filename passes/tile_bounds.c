@@ -247,14 +247,6 @@ static bool has(const nd_value *v, const nd_axis *a)
     return nd_axis_at(&v->type, a) >= 0;
 }
 
-static bool sums_over(const nd_op *op, const nd_axis *a)
-{
-    for (int i = 0; i < op->naxes; i++)
-        if (op->axes[i] == a)
-            return true;
-    return false;
-}
-
 static bool is_inside(const finder *f, const nd_value *v)
 {
     return nd_info(f->c, v)->tiles == f->t;
@@ -281,11 +273,11 @@ static bool product_ignores(finder *f, const nd_op *op)
     bool zero = false;
     for (int i = 0; i < 2; i++)
         zero |= has(op->in[i], inner) && is_value(known_of(f, op->in[i]), 0);
-    if (sums_over(op, inner))
+    if (nd_has_axis(op, inner))
         return zero;
     /* Rows that a tile has no part in: 0 is added to them. */
     return is_inside(f, op->out[0]) || !has(op->out[0], inner) ||
-           (zero && sums_over(op, f->block));
+           (zero && nd_has_axis(op, f->block));
 }
 
 static bool holds(finder *f, region r)

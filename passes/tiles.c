@@ -177,14 +177,6 @@ static bool loop_fits(const group *g, const nd_kernel *k)
     return true;
 }
 
-static bool sums_over(const nd_op *op, const nd_axis *a)
-{
-    for (int i = 0; i < op->naxes; i++)
-        if (op->axes[i] == a)
-            return true;
-    return false;
-}
-
 static bool product_fits(const group *g, const nd_kernel *k)
 {
     const nd_op *op = k->nodes.v[0].op;
@@ -194,7 +186,7 @@ static bool product_fits(const group *g, const nd_kernel *k)
         return false;
     for (int i = 0; i < g->t.n; i++)
         if (nd_axis_at(&y->type, g->t.axis[i].axis) < 0 &&
-            !sums_over(op, g->t.axis[i].axis))
+            !nd_has_axis(op, g->t.axis[i].axis))
             return false;
     /* Loops over what is summed, which may be empty, clear all of the result:
      * see cg_gemm. */
@@ -404,7 +396,7 @@ static void sort_axes(group *g)
         for (int k = 0; k < g->list->v.n; k++) {
             const nd_kernel *x = g->list->v.v[k];
             if (g->member[k] && x->kind == K_GEMM &&
-                sums_over(x->nodes.v[0].op, g->t.axis[i].axis))
+                nd_has_axis(x->nodes.v[0].op, g->t.axis[i].axis))
                 g->t.axis[i].serial = true;
         }
     for (int serial = 0; serial < 2; serial++)
