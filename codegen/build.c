@@ -90,21 +90,33 @@ static bool write_file(nd_ctx *ctx, const char *path, const char *s, size_t n)
     return ok;
 }
 
-/* The exit status, or -1 if the program cannot be started. */
-static int run(command *c, const posix_spawn_file_actions_t *files)
+/* -1 if the program cannot be started. */
+static pid_t begin(command *c, const posix_spawn_file_actions_t *files)
 {
     pid_t pid;
-    int status;
     ND_PUSH(c->a, &c->v, NULL);
     int e = posix_spawnp(&pid, c->v.v[0], files, NULL, c->v.v, environ);
-    if (e) {
-        errno = e;
+    if (!e)
+        return pid;
+    errno = e;
+    return -1;
+}
+
+/* The exit status, or -1. */
+static int end(pid_t pid)
+{
+    int status;
+    if (pid < 0)
         return -1;
-    }
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
             return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+static int run(command *c, const posix_spawn_file_actions_t *files)
+{
+    return end(begin(c, files));
 }
 
 /* PREFIX if this is PREFIX/bin/ndc and the runtime is there too. */
@@ -171,16 +183,57 @@ bool cg_knows_cpu(nd_ctx *ctx, const char *cpu)
     return status == 0;
 }
 
+/* Ours, CMake's, and those of the environment, which have the last word. */
+static void compile_flags(command *c)
+{
+    const char *flags = getenv("NDC_CFLAGS");
+    args(c, "-std=c11 -O3 " WIDE "-fopenmp-simd -fwrapv -fno-math-errno "
+            "-fno-trapping-math -ffp-contract=off");
+    args(c, NDC_CFLAGS);
+    args(c, flags ? flags : "");
+}
+
+static void read_all(int fd, nd_buf *out)
+{
+    char part[4096];
+    ssize_t n;
+    while ((n = read(fd, part, sizeof part)) > 0 || (n < 0 && errno == EINTR))
+        nd_putn(out, part, n > 0 ? (size_t)n : 0);
+}
+
+const char *cg_macros(nd_ctx *ctx, const char *cpu)
+{
+    command c = compiler(ctx, cpu);
+    nd_buf out = {.arena = ctx->arena};
+    posix_spawn_file_actions_t files;
+    int fd[2], status = -1;
+    compile_flags(&c);
+    args(&c, "-E -dM -x c /dev/null");
+    if (pipe(fd) == 0) {
+        posix_spawn_file_actions_init(&files);
+        posix_spawn_file_actions_adddup2(&files, fd[1], STDOUT_FILENO);
+        posix_spawn_file_actions_addclose(&files, fd[0]);
+        pid_t pid = begin(&c, &files);
+        posix_spawn_file_actions_destroy(&files);
+        close(fd[1]);
+        read_all(fd[0], &out);
+        close(fd[0]);
+        status = end(pid);
+    }
+    if (status == 0)
+        return out.s;
+    nd_error(ctx, nd_nowhere, "the C compiler `%s` does not tell its macros",
+             c.v.v[0]);
+    return NULL;
+}
+
 static command compile_command(nd_ctx *ctx, const char *const *in,
                                const char *out, const char *cpu)
 {
     command c = compiler(ctx, cpu);
-    const char *flags = getenv("NDC_CFLAGS"), *root = getenv("NDC_RUNTIME");
+    const char *root = getenv("NDC_RUNTIME");
     const char *prefix = root && *root ? NULL : installed(c.a);
-    args(&c, "-std=c11 -O3 " WIDE "-fopenmp-simd -fwrapv -fno-math-errno "
-             "-fno-trapping-math -ffp-contract=off");
-    args(&c, NDC_CFLAGS);
-    args(&c, flags ? flags : "");
+    compile_flags(&c);
     if (root && *root) {
         runtime(&c, nd_fmt(c.a, "%s/include", root), in,
                 nd_fmt(c.a, "%s/lib", root));

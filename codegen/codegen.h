@@ -34,6 +34,9 @@ int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
              const char *out_path, const char *cpu);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
+/* The macros that it defines by itself, as lines `#define NAME ...`. NULL after
+ * an error. */
+const char *cg_macros(nd_ctx *ctx, const char *cpu);
 bool cg_report_kernels(nd_module *m, nd_buf *out);
 /* profile: the file that the program has written. */
 bool cg_report_roofline(nd_module *m, int profile, nd_buf *out);

@@ -56,6 +56,7 @@ typedef struct ll {                  /* the module under construction */
     LLVMTypeRef i1, i8, i16, i32, i64, f32, f64, ptr, nothing;
     LLVMValueRef fn;                 /* the function under construction */
     ll_text *math;
+    const char *macros;              /* that C has for this processor */
     const char *wrong;               /* why it cannot be made, or NULL */
 } ll;
 

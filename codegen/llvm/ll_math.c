@@ -61,19 +61,57 @@ static const char *skip_line(const char *s)
     return s;
 }
 
-/* Of `#if ... #else ... #endif` the first part counts: the processor has what
- * that asks for. */
-static const char *skip_directive(const char *s)
+static bool is_defined(const char *macros, const char *name, size_t n)
 {
-    if (strncmp(s, "#else", 5) == 0)
-        while (*s && strncmp(s, "#endif", 6) != 0) {
-            s = skip_line(s);
-            s += *s == '\n';
-        }
+    static const char define[] = "#define ";
+    for (const char *s = macros; s && *s; s = strchr(s, '\n')) {
+        s += *s == '\n';
+        const char *at = s + sizeof define - 1;
+        if (strncmp(s, define, sizeof define - 1) == 0 &&
+            strncmp(at, name, n) == 0 && at[n] == ' ')
+            return true;
+    }
+    return false;
+}
+
+/* #ifndef A, or #if defined A || defined B ... */
+static bool condition_holds(const char *macros, const char *s)
+{
+    bool not = strncmp(s, "#ifndef", 7) == 0, any = false;
+    const char *end = skip_line(s);
+    s += strcspn(s, " ");
+    while (s < end) {
+        size_t n = strcspn(s, " |\\\n");
+        any |= n && is_defined(macros, s, n);
+        s += n + 1;
+    }
+    return any != not;
+}
+
+/* Behind the #endif that closes the part in front of s; or behind the #else. */
+static const char *skip_part(const char *s, bool to_else)
+{
+    int depth = 1;
+    while (*s && depth) {
+        s = skip_line(s);
+        s += *s == '\n';
+        depth += strncmp(s, "#if", 3) == 0;
+        depth -= strncmp(s, "#endif", 6) == 0 ||
+                 (to_else && depth == 1 && strncmp(s, "#else", 5) == 0);
+    }
     return skip_line(s);
 }
 
-static const char *next_token(const char *s, token *t)
+static const char *skip_directive(const char *macros, const char *s)
+{
+    if (strncmp(s, "#else", 5) == 0)             /* what stood before counts */
+        return skip_part(s, false);
+    if (strncmp(s, "#if", 3) == 0 && !condition_holds(macros, s))
+        return skip_part(s, true);
+    return skip_line(s);
+}
+
+static const char *next_token(const char *macros, const char *s, token *t)
 {
     static const char *const pairs[] = {"<<", ">>", "<=", ">=", "==", "!=",
                                         "&&", "||", "+=", "-=", "*=", "++"};
@@ -84,7 +122,7 @@ static const char *next_token(const char *s, token *t)
         if (s[0] == '/' && s[1] == '*')
             s = strstr(s, "*/") + 2;
         if (*s == '#')
-            s = skip_directive(s);
+            s = skip_directive(macros, s);
         again = s != from;
     }
     const char *e = s + 1;
@@ -117,12 +155,12 @@ static const char *next_token(const char *s, token *t)
     return e;
 }
 
-static void read_tokens(nd_arena *a, ll_text *x, const char *s)
+static void read_tokens(const ll *x, ll_text *to, const char *s)
 {
     token t;
     do {
-        s = next_token(s, &t);
-        ND_PUSH(a, &x->v, t);
+        s = next_token(x->macros, s, &t);
+        ND_PUSH(x->g->a, &to->v, t);
     } while (t.kind != END);
 }
 
@@ -145,7 +183,7 @@ static ll_text *math_text(ll *x)
         return x->math;
     x->math = ND_NEW(a, ll_text);
     x->math->at = (nd_table){.arena = a, .strings = true};
-    read_tokens(a, x->math, nd_math_h);
+    read_tokens(x, x->math, nd_math_h);
     const token *v = x->math->v.v;
     for (int i = 1; v[i].kind != END; i++)
         if (v[i].kind == WORD && is(&v[i + 1], "(") &&
@@ -768,7 +806,7 @@ static ll_value call_function(ll *x, const token *name, ll_value *arg, int n)
 ll_value ll_eval(ll *x, const char *text, const ll_value *arg)
 {
     ll_text once = {0};
-    read_tokens(x->g->a, &once, text);
+    read_tokens(x, &once, text);
     ll_env e = {.x = x, .t = once.v.v, .arg = arg};
     return expression(&e);
 }

@@ -143,7 +143,8 @@ bool cg_llvm(cg *g, cg_llvm_form form, const char *cpu, nd_buf *out)
     if (!api)
         return false;
     start(&x, g, api);
-    bool ok = find_target(&x, cpu ? cpu : "native", &t) && fill(&x) &&
+    x.macros = cg_macros(g->m->ctx, cpu);
+    bool ok = x.macros && find_target(&x, cpu ? cpu : "native", &t) && fill(&x) &&
               optimise(&x, &t) && write(&x, &t, form, out);
     drop_target(&x, &t);
     stop(&x);
