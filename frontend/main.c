@@ -12,7 +12,8 @@ static const char help[] =
     "       ndc verify FILE [options]    prove that the plan computes what "
     "one\n"
     "                                    device computes; needs no hardware\n"
-    "       ndc roofline FILE [options]  run some steps: the time of each "
+    "       ndc roofline FILE [options] [-- options of the program]\n"
+    "                                    run some steps: the time of each "
     "kernel, and\n"
     "                                    how far it is from its limit\n"
     "       ndc fmt FILE...              format programs in place\n"
@@ -68,7 +69,7 @@ static const char help[] =
     "  --model NAME       compile that model of several (.nd only)\n"
     "  --plan FILE        use the plan block of FILE (.nd only)\n"
     "\n"
-    "building and check:\n"
+    "building, check and roofline:\n"
     "  --times FILE       the times of stages that the program wrote with "
     "--times\n"
     "  --require-even     refuse sizes that do not divide over the mesh (.nd "
@@ -89,7 +90,10 @@ static const char help[] =
     "  --steps N          of the run (5); the first one does not count\n"
     "  --threads N, --data FILE\n"
     "                     as the program has them\n"
-    "  --profile FILE     keep what the run has measured; -o OUT as above\n"
+    "  --profile FILE     keep what the run has measured\n"
+    "  -o OUT, --cpu=NAME, --kernels=c|llvm\n"
+    "                     as above\n"
+    "  -- OPTION...       what else the program is to be told: --seed 3\n"
     "\n"
     "fmt (FILE may be `-`: stdin, formatted to stdout):\n"
     "  --check            change nothing, list files that would; then exit "
@@ -170,6 +174,15 @@ static int unknown(const char *arg, const option *o, int n)
     snprintf(word, sizeof word, "%.*s", (int)strcspn(arg, "="), arg);
     return usage("unknown option", arg,
                  ndc_nearest(word, cand, n < MANY ? n : MANY));
+}
+
+/* How many arguments stand in front of `--`. */
+static int before_dashes(int argc, char **argv)
+{
+    int n = 0;
+    while (n < argc && strcmp(argv[n], "--"))
+        n++;
+    return n;
 }
 
 /* Sorts the arguments into options and, at the front of argv, files. Returns
@@ -374,23 +387,34 @@ static int verify(int argc, char **argv, const char **set)
 
 static int roofline(int argc, char **argv, const char **set)
 {
-    ndc_roofline_options o = {.set = set};
+    int own = before_dashes(argc, argv);
+    bool more = own < argc;
+    ndc_roofline_options o = {.build.set = set, .nrun = argc - own - more,
+                              .run = argv + own + more};
+    ndc_options *b = &o.build;
     info i = {0};
     const option opts[] = {
-        {"--set", set, NULL, &o.nset},
-        {"--mesh", &o.mesh, NULL, NULL},
-        {"--plan", &o.plan, NULL, NULL},
-        {"--model", &o.model, NULL, NULL},
+        {"--set", set, NULL, &b->nset},
+        {"--mesh", &b->mesh, NULL, NULL},
+        {"--plan", &b->plan, NULL, NULL},
+        {"--model", &b->model, NULL, NULL},
+        {"--times", &b->times, NULL, NULL},
+        {"--cpu", &b->cpu, NULL, NULL},
+        {"--kernels", &b->kernels, NULL, NULL},
+        {"--dump-after", &b->dump_after, NULL, NULL},
+        {"--require-even", NULL, &b->require_even, NULL},
+        {"--verify-each", NULL, &b->verify_each, NULL},
+        {"--werror", NULL, &b->werror, NULL},
         {"--steps", &o.steps, NULL, NULL},
         {"--threads", &o.threads, NULL, NULL},
         {"--data", &o.data, NULL, NULL},
-        {"--profile", &o.profile, NULL, NULL},
-        {"-o", &o.out, NULL, NULL},
+        {"--profile", &b->profile, NULL, NULL},
+        {"-o", &b->out, NULL, NULL},
         {"--help", NULL, &i.help, NULL},
         {"-h", NULL, &i.help, NULL},
     };
-    int n = parse(argc, argv, opts, sizeof opts / sizeof *opts);
-    int rc = one_file(n, argv, &i, &o.file);
+    int n = parse(own, argv, opts, sizeof opts / sizeof *opts);
+    int rc = one_file(n, argv, &i, &b->file);
     return rc < 0 ? ndc_roofline(&o) : rc;
 }
 

@@ -91,14 +91,14 @@ int ndc_verify(const ndc_verify_options *o);
 /* ---- where the time goes ------------------------------------------------- */
 
 typedef struct ndc_roofline_options {
-    const char *file;                /* a program (.nd) */
-    const char *mesh, *model, *plan; /* as in ndc_options */
-    int nset;
-    const char *const *set;
+    ndc_options build;               /* of a program (.nd); `out`: of the text,
+                                        NULL: stdout; `profile`: keep the run's,
+                                        NULL: do not */
     const char *steps, *threads, *data;      /* of the run; NULL: 5 steps, the
                                         others as the program has them */
-    const char *profile;             /* keep the run's profile; NULL: do not */
-    const char *out;                 /* NULL: stdout */
+    int nrun;
+    char *const *run;                /* more options of the run, as its command
+                                        line has them */
 } ndc_roofline_options;
 
 /* Builds, runs, and tells how far each kernel is from its limit. */

@@ -3,7 +3,8 @@
  *
  *   ndc roofline gpt.nd --steps 5
  *
- * is what these three do, in a folder that is gone afterwards:
+ * is what these three do, in a folder that is gone afterwards; options of the
+ * build go to the first one, what follows `--` to the second:
  *
  *   ndc gpt.nd --marks -o gpt
  *   ./gpt --steps 5 --profile run.json
@@ -22,7 +23,7 @@
 
 extern char **environ;
 
-enum { MOST_PATH = 4096, MOST_ARGS = 16 };
+enum { MOST_PATH = 4096, OWN_ARGS = 11 };
 
 static const char default_steps[] = "5";
 
@@ -91,10 +92,14 @@ static int run(char *const *argv)
 static int run_program(const ndc_roofline_options *o, const folder *f,
                        const char *profile)
 {
-    const char *argv[MOST_ARGS] = {
+    const char *own[OWN_ARGS] = {
         f->program, "--steps", o->steps ? o->steps : default_steps,
         "--profile", profile, "--checkpoints", f->checkpoints};
-    int n = 7;
+    const char **argv = calloc((size_t)o->nrun + OWN_ARGS + 1, sizeof *argv);
+    int n = 7, rc = NDC_BUG;
+    if (!argv)
+        return rc;
+    memcpy(argv, own, sizeof own);
     if (o->data) {
         argv[n++] = "--data";
         argv[n++] = o->data;
@@ -103,7 +108,11 @@ static int run_program(const ndc_roofline_options *o, const folder *f,
         argv[n++] = "--threads";
         argv[n++] = o->threads;
     }
-    return run((char *const *)argv);
+    for (int i = 0; i < o->nrun; i++)
+        argv[n++] = o->run[i];
+    rc = run((char *const *)argv);
+    free(argv);
+    return rc;
 }
 
 /* They have been told when the program was built. */
@@ -135,17 +144,20 @@ int ndc_roofline(const ndc_roofline_options *o)
     int error = NDC_SEVERITY_ERROR;
     if (!make_folder(&f))
         return NDC_BAD_INPUT;
-    const char *profile = o->profile ? o->profile : f.profile;
-    ndc_options c = {.file = o->file, .mesh = o->mesh, .model = o->model,
-                     .plan = o->plan, .nset = o->nset, .set = o->set,
-                     .marks = true, .out = f.program};
+    const char *profile = o->build.profile ? o->build.profile : f.profile;
+    ndc_options c = o->build;
+    c.emit = NDC_EXE;
+    c.marks = true;
+    c.out = f.program;
+    c.profile = NULL;
     int rc = ndc_compile(&c);
     if (rc == NDC_OK)
         rc = run_program(o, &f, profile);
     if (rc == NDC_OK) {
         c.emit = NDC_ROOFLINE;
         c.marks = false;
-        c.out = o->out ? o->out : f.report;
+        c.cpu = c.kernels = c.dump_after = NULL;
+        c.out = o->build.out ? o->build.out : f.report;
         c.profile = profile;
         c.sink = only_errors;
         c.sink_user = &error;

@@ -109,6 +109,14 @@ grep -q 'memory *update' roof || complain "the update has no limit"
 expect 0 'a step took' "$ndc" roofline m.nd --mesh pp=1,dp=1,tp=1 --steps 2 \
     --threads 1 --profile kept.json
 [ -s kept.json ] || complain "the profile was not kept"
+expect 0 'arena' "$ndc" roofline m.nd --mesh pp=1,dp=1,tp=1 --steps 2 \
+    --cpu=native --kernels=c -o text -- --log run.log --seed 3
+grep -q 'a step took' text && [ -s run.log ] || complain "the run was not told its options"
+expect 2 'knows no such processor' "$ndc" roofline m.nd --cpu=hexium
+expect 2 'kernels are made by `c` or by' "$ndc" roofline m.nd --kernels=d
+expect 1 'does not divide' "$ndc" roofline m.nd --require-even --set batch=7
+expect 1 'unknown option "--sed"' "$ndc" roofline m.nd --steps 2 -- --sed 3
+expect 2 'unknown option `--seed`' "$ndc" roofline m.nd --seed 3
 ls -d ndc-roofline* 2>/dev/null && complain "a folder is left"
 expect 1 'is not a number of that kind' "$ndc" roofline m.nd --steps few
 expect 1 'a size is a positive integer' "$ndc" roofline m.nd --set batch=0
