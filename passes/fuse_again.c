@@ -89,17 +89,41 @@ static void take_out(nd_kernel *k, const nd_op *op)
     k->nodes.n = keep;
 }
 
-/* Other names of an inline value are inline. */
-static void rename_inline(nd_code *c, const nd_value *v)
+/* Other names of values: what a view looks at -> its views. */
+typedef struct names {
+    nd_code *c;
+    nd_table of;
+} names;
+
+typedef ND_VEC(const nd_value *) name_list;
+
+static void add_names(names *n, const nd_block *b)
 {
-    const nd_block *b = v->def->block;
     for (int i = 0; i < b->ops.n; i++) {
         const nd_op *op = b->ops.v[i];
-        if (op->nout != 1 || !op->nin || op->in[0] != v ||
-            nd_class_of(c, op->out[0]) != V_VIEW)
+        if (op->nout != 1 || !op->nin ||
+            nd_class_of(n->c, op->out[0]) != V_VIEW)
             continue;
-        nd_info(c, op->out[0])->cls = V_INLINE;
-        rename_inline(c, op->out[0]);
+        name_list *l = nd_table_get(&n->of, op->in[0]);
+        if (!l) {
+            l = ND_NEW(n->c->a, name_list);
+            nd_table_put(&n->of, op->in[0], l);
+        }
+        ND_PUSH(n->c->a, l, op->out[0]);
+    }
+}
+
+/* Other names of an inline value are inline. */
+static void rename_inline(names *n, const nd_value *v)
+{
+    if (!n->of.arena) {
+        n->of.arena = n->c->a;
+        add_names(n, v->def->block);
+    }
+    const name_list *l = nd_table_get(&n->of, v);
+    for (int i = 0; l && i < l->n; i++) {
+        nd_info(n->c, l->v[i])->cls = V_INLINE;
+        rename_inline(n, l->v[i]);
     }
 }
 
@@ -129,24 +153,24 @@ static void make_inline(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     nd_vinfo *info = nd_info(c, leaf);
     (void)in_memory;
-    (void)user;
     if (info->cls != V_LOOP || !leaf->def->mark)
         return;
-    nd_leaves(c, leaf->def, make_inline, NULL);
+    nd_leaves(c, leaf->def, make_inline, user);
     nd_leaves(c, leaf->def, pass_users_on, info);
     take_out(info->kernel, leaf->def);
     info->kernel = NULL;
     info->cls = V_INLINE;
-    rename_inline(c, leaf);
+    rename_inline(user, leaf);
 }
 
 void nd_fuse_again(nd_code *c, nd_kernels *list)
 {
+    names n = {.c = c};
     for (int i = 0; i < list->v.n; i++) {
         nd_kernel *k = list->v.v[i];
         for (int j = 0; k->kind == K_LOOP && j < k->nodes.n; j++)
             if (comes_again(c, k, &k->nodes.v[j])) {
-                make_inline(c, k->nodes.v[j].op->out[0], false, NULL);
+                make_inline(c, k->nodes.v[j].op->out[0], false, &n);
                 j = -1;              /* its parts stood before it */
             }
     }

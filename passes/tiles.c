@@ -24,10 +24,13 @@ enum {
     MOST_ROWS = 64, LEAST_ROWS = 16
 };
 
+/* Where tiles have been made, the list has holes until all are: who comes after
+ * keeps its number. A group looks at kernels first to last alone, so that a long
+ * program costs no more for each of its tiles than a short one. */
 typedef struct group {
     nd_code *c;
     nd_kernels *list;
-    int seed;
+    int seed, first, last;           /* members are between them */
     nd_tiles t;
     bool *member;                    /* by kernel of the list */
     bool *after;                     /* runs after the tiles */
@@ -268,6 +271,8 @@ static void join(group *g, const nd_kernel *k)
 {
     g->grown |= !g->member[k->index];
     g->member[k->index] = true;
+    g->first = k->index < g->first ? k->index : g->first;
+    g->last = k->index > g->last ? k->index : g->last;
 }
 
 static bool is_inside(const group *g, const nd_value *v)
@@ -299,10 +304,10 @@ static bool is_stored(const nd_kernel *k, int node)
 
 static void grow(group *g)
 {
-    g->member[g->seed] = true;
+    join(g, g->list->v.v[g->seed]);
     do {
         g->grown = false;
-        for (int i = 0; i < g->list->v.n; i++) {
+        for (int i = g->first; i <= g->last; i++) {
             nd_kernel *k = g->list->v.v[i];
             for (int j = 0; g->member[i] && j < k->nodes.n; j++) {
                 nd_leaves(g->c, k->nodes.v[j].op, join_around, g);
@@ -372,11 +377,9 @@ static needs needs_of(const group *g, const nd_kernel *k)
  * in front, or behind if it reads what they make. */
 static bool find_order(group *g)
 {
-    int last = 0;
-    for (int i = 0; i < g->list->v.n; i++)
-        last = g->member[i] ? i : last;
-    for (int i = 0; i <= last; i++) {
-        needs n = needs_of(g, g->list->v.v[i]);
+    for (int i = g->first; i <= g->last; i++) {
+        const nd_kernel *k = g->list->v.v[i];
+        needs n = k ? needs_of(g, k) : (needs){0};
         if (!g->member[i])
             g->after[i] = n.tiles || n.after;
         else if (n.after || n.unfinished)
@@ -393,7 +396,7 @@ static void sort_axes(group *g)
     nd_tile_axis blocked = g->t.axis[g->t.blocked], sorted[ND_MAX_RANK];
     int n = 0;
     for (int i = 0; i < g->t.n; i++)
-        for (int k = 0; k < g->list->v.n; k++) {
+        for (int k = g->first; k <= g->last; k++) {
             const nd_kernel *x = g->list->v.v[k];
             if (g->member[k] && x->kind == K_GEMM &&
                 nd_has_axis(x->nodes.v[0].op, g->t.axis[i].axis))
@@ -489,7 +492,7 @@ static nd_kernel *tiles_kernel(group *g)
     nd_tiles *t = ND_NEW(c->a, nd_tiles);
     *t = g->t;
     const nd_kernel *first = g->list->v.v[g->seed];
-    for (int i = 0; i < g->list->v.n; i++) {
+    for (int i = g->first; i <= g->last; i++) {
         nd_kernel *x = g->list->v.v[i];
         if (!g->member[i])
             continue;
@@ -524,12 +527,13 @@ static void forget_mark(nd_op *op, void *user)
 }
 
 /* op->mark is the number of its kernel + 1. */
-static void number(nd_kernels *list)
+static void number(nd_kernels *list, int from, int to)
 {
-    for (int i = 0; i < list->v.n; i++) {
+    for (int i = from; i < to; i++) {
         nd_kernel *k = list->v.v[i];
-        k->index = i;
-        for (int j = 0; j < k->nodes.n; j++) {
+        if (k)
+            k->index = i;
+        for (int j = 0; k && j < k->nodes.n; j++) {
             k->nodes.v[j].op->mark = i + 1;
             if (k->body)
                 nd_walk(k->nodes.v[j].op->body, forget_mark, NULL);
@@ -539,38 +543,50 @@ static void number(nd_kernels *list)
 
 static void replace(group *g)
 {
-    nd_kernels *list = g->list;
-    nd_kernel **old = ND_NEWN(g->c->a, nd_kernel *, list->v.n);
-    int last = 0, n = 0, total = list->v.n;
-    memcpy(old, list->v.v, sizeof *old * (size_t)total);
-    for (int i = 0; i < total; i++)
-        last = g->member[i] ? i : last;
+    nd_kernel **at = g->list->v.v + g->first;
+    int total = g->last + 1 - g->first, n = 0;
+    nd_kernel **old = ND_NEWN(g->c->a, nd_kernel *, total);
+    memcpy(old, at, sizeof *old * (size_t)total);
     nd_kernel *tiles = tiles_kernel(g);
-    for (int i = 0; i < last; i++)
-        if (!g->member[i] && !g->after[i])
-            list->v.v[n++] = old[i];
-    list->v.v[n++] = tiles;
     for (int i = 0; i < total; i++)
-        if (!g->member[i] && (g->after[i] || i > last))
-            list->v.v[n++] = old[i];
-    list->v.n = n;
-    number(list);
+        if (!g->member[g->first + i] && !g->after[g->first + i])
+            at[n++] = old[i];
+    at[n++] = tiles;
+    for (int i = 0; i < total; i++)
+        if (g->after[g->first + i])
+            at[n++] = old[i];
+    while (n < total)
+        at[n++] = NULL;
+    number(g->list, g->first, g->last + 1);
 }
 
-static void make_from(nd_code *c, nd_kernels *list, int seed, int rows)
+/* `flags`, all false: two for each kernel of the list. */
+static void make_from(nd_code *c, nd_kernels *list, int seed, int rows,
+                      bool *flags)
 {
-    group g = {.c = c, .list = list, .seed = seed};
+    group g = {.c = c, .list = list, .seed = seed, .first = seed, .last = seed,
+               .member = flags, .after = flags + list->v.n};
     if (!choose_axes(&g, rows) || !fits(&g, list->v.v[seed]))
         return;
-    g.member = ND_NEWN(c->a, bool, list->v.n);
-    g.after = ND_NEWN(c->a, bool, list->v.n);
     grow(&g);
-    if (!g.t.inside.n || !find_order(&g))
-        return;
-    sort_axes(&g);
-    set_parts(&g);
-    if (!is_lonely(&g))
-        replace(&g);
+    if (g.t.inside.n && find_order(&g)) {
+        sort_axes(&g);
+        set_parts(&g);
+        if (!is_lonely(&g))
+            replace(&g);
+    }
+    size_t used = sizeof *flags * (size_t)(g.last + 1 - g.first);
+    memset(g.member + g.first, 0, used);
+    memset(g.after + g.first, 0, used);
+}
+
+static void close_holes(nd_kernels *list)
+{
+    int n = 0;
+    for (int i = 0; i < list->v.n; i++)
+        if (list->v.v[i])
+            list->v.v[n++] = list->v.v[i];
+    list->v.n = n;
 }
 
 void nd_make_tiles(nd_code *c, nd_kernels *list)
@@ -579,11 +595,15 @@ void nd_make_tiles(nd_code *c, nd_kernels *list)
     for (int i = 0; i < list->v.n; i++)
         if (is_seed(c, list->v.v[i]))
             ND_PUSH(c->a, &seeds, list->v.v[i]);
-    if (seeds.n)
-        number(list);
+    if (!seeds.n)
+        return;
+    bool *flags = ND_NEWN(c->a, bool, 2 * list->v.n);
+    number(list, 0, list->v.n);
     for (int i = 0; i < seeds.n; i++)
         for (int rows = 0; rows < 2 && !seeds.v[i]->tiles; rows++)
-            make_from(c, list, seeds.v[i]->index, rows);
+            make_from(c, list, seeds.v[i]->index, rows, flags);
+    close_holes(list);
+    number(list, 0, list->v.n);
 }
 
 static void take_part(nd_ref *r, const nd_axis *a, int ext, int part,
