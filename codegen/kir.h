@@ -13,7 +13,7 @@
  *       ...
  *
  * kir_build.c makes it of an nd_kernel, kir_check.c says whether it is sound,
- * kir_c.c prints it as C and kir_llvm.c as LLVM IR.
+ * kir_c.c prints it as C and the files of llvm/ as LLVM IR.
  *
  * Instructions are numbered through the kernel, in the order in which they run.
  * Those of rows run once for each index of the outer axes; those of a pass once
@@ -94,7 +94,7 @@ typedef struct kir_inst {
     int sub, slot;
     int nin, in[KIR_NIN];
     double num;
-    bool once;                       /* a load: the same in all of a row */
+    bool once;                       /* a load, an `at`: the same in a row */
     kir_naming naming;
     const nd_value *value;           /* what it would be called after */
     int uses;                        /* by values and effects */
@@ -173,7 +173,7 @@ kir_kernel *kir_build_scalar(cg *g, const nd_value *v, int *at);
 
 /* ---- kir_check.c --------------------------------------------------------- */
 
-/* What is wrong with it, or NULL. */
+/* What is wrong with it, so that no printer may have it; or NULL. */
 const char *kir_check(cg *g, const kir_kernel *k);
 
 /* ---- kir_text.c: what instructions compute, as C over $0, $1, $2 --------- */

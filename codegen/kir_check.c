@@ -1,9 +1,22 @@
 /* kir_check.c - is a kernel sound? Every operand is computed before it is read
- * and still there, types fit, and what an instruction names exists.
+ * and still there, types fit, what an instruction names exists, and both
+ * printers can print it.
  */
 #include "kir.h"
 
 #include <string.h>
+
+/* How many operands an instruction may have, and whether it has a place. */
+static const struct {
+    int least, most;
+    bool place;
+} shapes[KIR_NOPS] = {
+    [KIR_LOAD] = {0, 0, true}, [KIR_AT] = {1, 1, false},
+    [KIR_PICK] = {1, 1, true}, [KIR_SCAN] = {1, 1, false},
+    [KIR_MAP] = {1, KIR_NIN, false}, [KIR_CAST] = {1, 1, false},
+    [KIR_STORE] = {1, 1, true}, [KIR_ADD] = {1, 2, true},
+    [KIR_KEEP] = {1, 1, false}, [KIR_FOLD] = {1, 1, false},
+};
 
 typedef struct check {
     const kir_kernel *k;
@@ -27,10 +40,37 @@ static bool is_there(const check *c, int i)
     return true;
 }
 
+static bool is_loop_here(const check *c, int loop)
+{
+    return loop >= 0 && loop < c->k->nloops &&
+           (c->body || !c->k->loop[loop].inner);
+}
+
+/* A loop, shifted only around its end; an `at`; or a number. */
+static const char *check_term(const check *c, const kir_term *t)
+{
+    if (t->loop < -1 || t->inst < -1 || (t->loop >= 0 && t->inst >= 0) ||
+        t->loop >= c->k->nloops ||
+        (t->inst >= 0 && (!is_there(c, t->inst) ||
+                          c->k->inst.v[t->inst].op != KIR_AT)))
+        return "an index that is not there";
+    if (t->loop >= 0 && !is_loop_here(c, t->loop))
+        return "an inner index outside of the pass";
+    if (t->shift < 0 || t->size < 0 || (t->loop < 0 && t->size) ||
+        (t->loop >= 0 && t->shift && !t->size) || (t->inst >= 0 && t->shift))
+        return "a shift of what cannot be shifted";
+    return NULL;
+}
+
+/* The `at` without which it does not touch memory, or -1. */
+static int tested_by(const kir_inst *x)
+{
+    return x->op == KIR_PICK ? x->in[0]
+           : x->op == KIR_ADD && x->nin > 1 ? x->in[1] : -1;
+}
+
 static const char *check_place(const check *c, const kir_inst *x)
 {
-    if (!x->place)
-        return "no place";
     if (x->place->param < 0 || x->place->param >= c->k->params.n)
         return "no such parameter";
     const kir_param *p = &c->k->params.v[x->place->param];
@@ -38,16 +78,28 @@ static const char *check_place(const check *c, const kir_inst *x)
         return "a type that differs from the memory's";
     if ((x->op == KIR_STORE || x->op == KIR_ADD) && !p->written)
         return "a write to what is only read";
-    for (int i = 0; i < x->place->n; i++) {
+    if (x->place->n < 0 || x->place->n > ND_MAX_RANK)
+        return "a place of no rank";
+    const char *wrong = NULL;
+    for (int i = 0; i < x->place->n && !wrong; i++) {
         const kir_term *t = &x->place->term[i];
-        if (t->loop >= c->k->nloops ||
-            (t->inst >= 0 && (!is_there(c, t->inst) ||
-                              c->k->inst.v[t->inst].op != KIR_AT)))
-            return "an index that is not there";
-        if (t->loop >= 0 && c->k->loop[t->loop].inner && !c->body)
-            return "an inner index outside of the pass";
+        wrong = check_term(c, t);
+        if (!wrong && t->inst >= 0 && t->inst != tested_by(x))
+            wrong = "an index that may lie outside";
     }
-    return NULL;
+    return wrong;
+}
+
+static bool is_extent(const check *c, int ext)
+{
+    return ext >= 0 && ext < c->c->exts.n;
+}
+
+/* Is operand i an index that may lie outside of extent `slot`? */
+static const char *check_within(const check *c, const kir_inst *x, int i)
+{
+    return c->k->inst.v[x->in[i]].op == KIR_AT && is_extent(c, x->slot)
+               ? NULL : "a test of what is no index";
 }
 
 static nd_dtype in_type(const check *c, const kir_inst *x, int i)
@@ -59,6 +111,8 @@ static const char *check_map(const check *c, const kir_inst *x)
 {
     if (x->sub < 0 || x->sub >= EW_COUNT || x->nin != nd_ews[x->sub].nin)
         return "a map of something else";
+    if (x->sub != EW_WHERE && nd_is_narrow(in_type(c, x, 0)))
+        return "a map of 16 bits";
     int from = x->sub == EW_WHERE;
     for (int i = from + 1; i < x->nin; i++)
         if (in_type(c, x, i) != in_type(c, x, from))
@@ -76,31 +130,94 @@ static bool is_integer(nd_dtype t)
     return t == ND_I32 || t == ND_I64;
 }
 
+/* Can a reduction be of that type? */
+static const char *check_reduction(int red, nd_dtype t)
+{
+    if (red < RED_SUM || red > RED_MIN)
+        return "no such reduction";
+    return t == ND_F32 || is_integer(t) ? NULL : "a reduction of a type of less"
+                                                 " than 32 bits";
+}
+
 static const char *check_fold(const check *c, const kir_inst *x)
 {
     if (x->slot < 0 || x->slot >= c->k->folds.n)
         return "no such fold";
     const kir_fold *f = &c->k->folds.v[x->slot];
+    if (f->scan != (x->op == KIR_SCAN))
+        return "a running sum that is none";
     if (f->type != x->type || (x->nin && in_type(c, x, 0) != x->type))
         return "a fold of another type";
     if (x->op != KIR_TOTAL && (!c->body || f->pass != c->pass))
         return "a fold outside of its pass";
     if (x->op == KIR_TOTAL && f->pass == c->pass && c->body)
         return "a fold's result in its pass";
+    return check_reduction(f->red, f->type);
+}
+
+static bool is_iter(const check *c, const nd_op *repeat)
+{
+    for (int i = 0; i < c->k->iters.n; i++)
+        if (c->k->iters.v[i] == repeat)
+            return true;
+    return false;
+}
+
+static const char *check_draw(const check *c, const kir_draw *d)
+{
+    if (!d)
+        return "no stream";
+    if (d->n < 0 || d->n > ND_MAX_RANK)
+        return "a draw of no rank";
+    for (int i = 0; i < d->n; i++)
+        if (!is_loop_here(c, d->loop[i]))
+            return "a draw along no loop";
+    for (const nd_op *r = d->repeat; r; r = r->block->parent)
+        if (!is_iter(c, r))
+            return "a draw in no repeat";
     return NULL;
 }
 
-static const char *check_inst(const check *c, const kir_inst *x)
+static const char *check_add(const check *c, const kir_inst *x)
 {
+    const char *wrong = check_reduction(x->sub, x->type);
+    if (!wrong && in_type(c, x, 0) != x->type)
+        wrong = "a value of another type";
+    if (!wrong && x->nin > 1)
+        wrong = check_within(c, x, 1);
+    return wrong ? wrong : check_place(c, x);
+}
+
+static const char *check_pick(const check *c, const kir_inst *x)
+{
+    const char *wrong = check_within(c, x, 0);
+    return wrong ? wrong : check_place(c, x);
+}
+
+static const char *check_operands(const check *c, const kir_inst *x)
+{
+    if (x->op < 0 || x->op >= KIR_NOPS)
+        return "no such instruction";
+    if (x->nin < shapes[x->op].least || x->nin > shapes[x->op].most)
+        return "too few or too many operands";
+    if ((x->place != NULL) != shapes[x->op].place)
+        return x->place ? "a place of what has none" : "no place";
     for (int i = 0; i < x->nin; i++)
         if (!is_there(c, x->in[i]))
             return "an operand that is not there";
+    return NULL;
+}
+
+static const char *check_meaning(const check *c, const kir_inst *x)
+{
     switch (x->op) {
     case KIR_INDEX:
-        return x->slot < 0 || x->slot >= c->k->nloops ? "no such loop" : NULL;
+        return is_loop_here(c, x->slot) ? NULL : "no such loop";
     case KIR_ITER:
-        return x->repeat ? NULL : "no repeat";
+        return is_iter(c, x->repeat) ? NULL : "no such repeat";
     case KIR_AT:
+        if (!is_extent(c, x->slot))
+            return "no such extent";
         return is_integer(in_type(c, x, 0)) && x->type == ND_I64
                    ? NULL : "an index that is no integer";
     case KIR_STORE:
@@ -108,12 +225,11 @@ static const char *check_inst(const check *c, const kir_inst *x)
             return "a value of another type";
         return check_place(c, x);
     case KIR_ADD:
-        if (in_type(c, x, 0) != x->type)
-            return "a value of another type";
-        return check_place(c, x);
+        return check_add(c, x);
     case KIR_LOAD:
-    case KIR_PICK:
         return check_place(c, x);
+    case KIR_PICK:
+        return check_pick(c, x);
     case KIR_KEPT:
     case KIR_KEEP:
         if (x->slot < 0 || x->slot >= c->k->kept.n || !c->body)
@@ -128,13 +244,57 @@ static const char *check_inst(const check *c, const kir_inst *x)
         return check_map(c, x);
     case KIR_MASK:
     case KIR_NORMAL:
-        return x->draw ? NULL : "no stream";
+        return check_draw(c, x->draw);
     default:
         return NULL;
     }
 }
 
+static const char *check_inst(const check *c, const kir_inst *x)
+{
+    const char *wrong = check_operands(c, x);
+    return wrong ? wrong : check_meaning(c, x);
+}
+
 /* ---- the kernel --------------------------------------------------------- */
+
+static const char *check_loops(const check *c)
+{
+    const kir_kernel *k = c->k;
+    int outer = k->nloops - k->ninner;
+    if (k->nloops < 0 || k->nloops > 2 * ND_MAX_RANK || k->ninner < 0 ||
+        outer < 0 || k->share.n > outer)
+        return "no such number of loops";
+    for (int i = 0; i < k->nloops; i++)
+        if (k->loop[i].inner != (i >= outer) || !is_extent(c, k->loop[i].ext) ||
+            (k->loop[i].inner && k->loop[i].once))
+            return "a loop that cannot be";
+    return NULL;
+}
+
+static bool is_written(const kir_kernel *k, int param)
+{
+    return param >= 0 && param < k->params.n && k->params.v[param].written;
+}
+
+/* What is there before the rows, and stands for them. */
+static const char *check_sums(const check *c)
+{
+    const kir_kernel *k = c->k;
+    for (int i = 0; i < k->clears.n; i++) {
+        const kir_clear *x = &k->clears.v[i];
+        if (!is_written(k, x->param) ||
+            check_reduction(x->red, k->params.v[x->param].to.dtype))
+            return "a clear of what is not added up";
+    }
+    for (int i = 0; i < k->parts.n; i++) {
+        const kir_part *x = &k->parts.v[i];
+        if (!is_written(k, x->param) ||
+            k->params.v[x->param].to.dtype != ND_F32 || x->at < 0)
+            return "parts of what is not added up";
+    }
+    return NULL;
+}
 
 static const char *check_range(check *c, int from, int to, bool body)
 {
@@ -152,7 +312,9 @@ static const char *check_range(check *c, int from, int to, bool body)
 const char *kir_check(cg *g, const kir_kernel *k)
 {
     check c = {.k = k, .c = g->c};
-    const char *wrong = NULL;
+    const char *wrong = check_loops(&c);
+    if (!wrong)
+        wrong = check_sums(&c);
     for (; c.pass < k->passes.n && !wrong; c.pass++) {
         const kir_pass *s = &k->passes.v[c.pass];
         wrong = check_range(&c, s->row, s->body, false);

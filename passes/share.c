@@ -5,10 +5,12 @@
  *                                     with sums of its own, then added up
  *   rows added to an embedding        columns: each thread takes all rows, and
  *                                     its range of the innermost axis
- *   what is too small for that        one thread
+ *   what is too small for that, or    one thread
+ *   adds to one place all the time
  *
  * No sum's order depends on the number of threads, and whether it is made in
- * parts depends on its op alone: a nest that computes less adds up the same.
+ * parts depends on its op and the axes of its nest alone, not on what else that
+ * computes: a nest that computes less adds up the same.
  */
 #include "passes.h"
 

@@ -102,7 +102,7 @@ LLVMValueRef ll_field(ll_kernel *p, size_t offset, LLVMTypeRef t);
 ll_type ll_type_from(nd_dtype t);
 LLVMTypeRef ll_memory_type(ll *x, nd_dtype t);
 ll_value ll_identity(ll_kernel *p, int red, nd_dtype t);
-/* Of instruction i in a pass: does it differ between elements of a vector? */
+/* A place in a pass: does it differ between elements of a vector? */
 bool ll_varies(const ll_kernel *p, const kir_place *at);
 /* Adds the kernel to the module. False: it cannot, and x->wrong says why. */
 bool ll_add_kernel(ll *x, const cg_kernel *c);

@@ -4,8 +4,9 @@
  *   "nd_exp($0)"  with a vector of 16 floats  ->  nd_exp's body, in vectors
  *
  * What it knows of C is what those are written in: functions that declare and
- * assign locals of number types, loops with a fixed count, and return; every
- * expression without an address. A function is evaluated wherever it is called.
+ * assign locals of number types, tables of constants, loops with a fixed count,
+ * and return; every expression without an address; #if of macros that the C
+ * compiler has by itself. A function is evaluated wherever it is called.
  */
 #include "ll.h"
 

@@ -17,7 +17,8 @@ static cg *compile(void)
         "model m(x: f32[batch, a], k: i32[batch]) {\n"
         "  w = param [a] ~ normal(0.5)\n"
         "  h = softmax[a](x * w) * where(k > 3, 2.0, 1.0)\n"
-        "  return sum[batch, a](layernorm[a](h) as ln * h * w[a: k])\n}\n"
+        "  y = layernorm[a](h) as ln * h * w[a: k]\n"
+        "  return sum[batch, a](y + dropout(roll[a: 5](x), 0.3) * w)\n}\n"
         "train m {\n  steps = 1\n}\n";
     nd_ctx *c = nd_ctx_new();
     nd_front_options front = {0};
@@ -108,12 +109,82 @@ static bool writes_what_is_read(kir_kernel *k, int i)
     return true;
 }
 
+static bool counts_wrongly(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    x->nin += x->nin ? -1 : 1;
+    return true;
+}
+
+static bool has_a_strange_index(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    if (!x->place || !x->place->n)
+        return false;
+    x->place->term[0].loop = -2;
+    return true;
+}
+
+static bool has_two_indices(kir_kernel *k, int i)
+{
+    kir_place *p = k->inst.v[i].place;
+    for (int t = 0; p && t < p->n; t++)
+        if (p->term[t].inst >= 0) {
+            p->term[t].loop = 0;
+            return true;
+        }
+    return false;
+}
+
+static bool shifts_a_loop(kir_kernel *k, int i)
+{
+    kir_place *p = k->inst.v[i].place;
+    for (int t = 0; p && t < p->n; t++)
+        if (p->term[t].loop >= 0) {
+            p->term[t].shift = 1;
+            p->term[t].size = 0;
+            return true;
+        }
+    return false;
+}
+
+static bool draws_along_no_loop(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    if (x->draw)
+        x->draw->loop[0] = -1;
+    return x->draw != NULL;
+}
+
+static bool tests_no_extent(kir_kernel *k, int i)
+{
+    kir_inst *x = &k->inst.v[i];
+    x->slot = -1;
+    return x->op == KIR_AT || x->op == KIR_PICK;
+}
+
+static bool reduces_strangely(kir_kernel *k, int i)
+{
+    k->inst.v[i].sub = RED_MIN + 1;
+    return k->inst.v[i].op == KIR_ADD;
+}
+
+static bool is_no_instruction(kir_kernel *k, int i)
+{
+    k->inst.v[i].op = KIR_NOPS;
+    return true;
+}
+
 static void what_is_broken_is_found(void **state)
 {
     (void)state;
     breaks *const all[] = {reads_itself, reads_another_pass,
                            writes_another_type, maps_another_type,
-                           names_nothing, writes_what_is_read};
+                           names_nothing, writes_what_is_read,
+                           counts_wrongly, has_a_strange_index,
+                           has_two_indices, shifts_a_loop, draws_along_no_loop,
+                           tests_no_extent, reduces_strangely,
+                           is_no_instruction};
     cg *g = compile();
     for (size_t b = 0; b < sizeof all / sizeof *all; b++) {
         int broken = 0;
@@ -122,14 +193,19 @@ static void what_is_broken_is_found(void **state)
             for (int i = 0; i < k->inst.n; i++) {
                 kir_inst old = k->inst.v[i];
                 kir_place place = {0};
+                kir_draw draw = {0};
                 if (old.place)
                     place = *old.place;
+                if (old.draw)
+                    draw = *old.draw;
                 bool written = old.place && k->params.v[place.param].written;
                 if (all[b](k, i)) {
                     broken++;
                     assert_non_null(kir_check(g, k));
                 }
                 k->inst.v[i] = old;
+                if (old.draw)
+                    *old.draw = draw;
                 if (old.place) {
                     *old.place = place;
                     k->params.v[place.param].written = written;
