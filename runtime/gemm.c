@@ -10,6 +10,9 @@
  *
  *   2048 x 384   16 pieces of 128 rows: of two threads, each has 8
  *
+ * Some libraries are slow where B is stored transposed. They get it turned
+ * around, some rows at a time, in a buffer that the threads share.
+ *
  * A library may add up in another order where a product has another shape. So
  * the pieces are the same for any number of threads; those of one thread become
  * one call only where the library is known to give the same bits.
@@ -161,6 +164,8 @@ bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
  * multiplications take about as long as ten barriers. */
 enum { ROWS = 64, COLS = 96, WORK = 1 << 20, PIECES = 16 };
 
+enum { LINE = 16 };               /* floats of a cache line */
+
 typedef struct cut {
     bool rows;                    /* of C; or columns */
     int64_t all, unit;            /* rows; pieces begin at multiples of it */
@@ -220,17 +225,61 @@ static void run_part(ndrt_rank *r, const ndrt_mm_key *key, const cut *c,
         ndrt_raise(r);
 }
 
+static void run_share(ndrt_rank *r, const ndrt_mm_key *key, const cut *how,
+                      const void *a, const void *b, float *c)
+{
+    ndrt_span mine = ndrt_share(r, how->n, 1);
+    int64_t step = ndrt_mm_merges(key) ? mine.to - mine.from : 1;
+
+    for (int64_t i = mine.from; i < mine.to; i += step) {
+        ndrt_span at = {begin(how, i), begin(how, i + step)};
+        run_part(r, key, how, at, a, b, c);
+    }
+}
+
+/* A row of turned numbers, in floats: whole cache lines, and the 16 that a
+ * block touches at a time do not compete for the same place in a cache. */
+static int64_t turned_row(int64_t n)
+{
+    return ((n + LINE - 1) / LINE | 1) * LINE;
+}
+
+/* B, which is stored transposed, is turned in two halves of a buffer by turns:
+ * while one thread still multiplies by rows of one half, others turn the next
+ * ones in the other half. */
+static void share_turned(ndrt_rank *r, const ndrt_mm_key *key, const cut *how,
+                         int64_t rows, const float *a, const float *b,
+                         float *c)
+{
+    ndrt_mm_key part = *key;
+    int64_t row = turned_row(key->n);
+    float *half[2];
+
+    half[0] = ndrt_buffer_of(r, NDRT_TURNED, 2 * rows * row);
+    half[1] = half[0] + rows * row;
+    part.tb = false;
+    part.ldb = row;
+    for (int64_t i = 0, turn = 0; i < key->k; i += rows, turn ^= 1) {
+        part.k = min(rows, key->k - i);
+        ndrt_span s = ndrt_share(r, part.k, LINE);
+        ndrt_turn(half[turn] + s.from * row, row, b + i + s.from, key->ldb,
+                  key->n, s.to - s.from);
+        ndrt_barrier(r);
+        run_share(r, &part, how, a + i, half[turn], c);
+        part.acc = true;
+    }
+}
+
 void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                    const void *b, float *c)
 {
     cut how = cut_up(key);
-    ndrt_span mine = ndrt_share(r, how.n, 1);
-    int64_t step = ndrt_mm_merges(key) ? mine.to - mine.from : 1;
+    int64_t turns = ndrt_mm_turns(key);
 
-    for (int64_t i = mine.from; i < mine.to; i += step) {
-        ndrt_span at = {begin(&how, i), begin(&how, i + step)};
-        run_part(r, key, &how, at, a, b, c);
-    }
+    if (turns)
+        share_turned(r, key, &how, turns, a, b, c);
+    else
+        run_share(r, key, &how, a, b, c);
     ndrt_barrier(r);
 }
 

@@ -8,8 +8,6 @@
 #include "ndrt_internal.h"
 #include "ndrt_math.h"
 
-#include <stdlib.h>
-
 enum { ALIGN = 16 };              /* floats: a cache line */
 
 typedef void widen_fn(float *to, const uint16_t *x, int64_t n, int64_t step);
@@ -57,38 +55,12 @@ static ndrt_matrix widen(const ndrt_rank *r, const ndrt_matrix *a, float *to,
     return w;
 }
 
-static void grow(ndrt_rank *r, ndrt_own *own, size_t bytes)
-{
-    if (bytes <= own->wide_bytes)
-        return;
-    free(own->wide);
-    own->wide = aligned_alloc(ALIGN * sizeof(float), bytes);
-    own->wide_bytes = own->wide ? bytes : 0;
-    if (!own->wide) {
-        ndrt_fail(r, NDRT_EINTERNAL, "out of memory for a product's operands "
-                  "(%zu bytes)", bytes);
-        ndrt_raise(r);
-    }
-}
-
-/* All threads use the first one's; it has one more reason to grow it. */
-static float *scratch(ndrt_rank *r, int64_t floats)
-{
-    size_t bytes = (size_t)(floats + ALIGN) / ALIGN * ALIGN * sizeof(float);
-    ndrt_own *own = r->nthreads > 1 ? &r->state->own : ndrt_mine(r);
-
-    if (own == ndrt_mine(r))
-        grow(r, own, bytes);
-    ndrt_barrier(r);
-    return own->wide;
-}
-
 static void wide_gemm(ndrt_rank *r, bool acc, const ndrt_matrix *a,
                       const ndrt_matrix *b, const ndrt_matrix *c, float *to,
                       widen_fn *f)
 {
     int64_t na = (a->rows * a->cols + ALIGN - 1) / ALIGN * ALIGN;
-    float *w = scratch(r, na + b->rows * b->cols);
+    float *w = ndrt_buffer_of(r, NDRT_WIDENED, na + b->rows * b->cols);
     ndrt_matrix x = widen(r, a, w, f), y = widen(r, b, w + na, f);
 
     ndrt_barrier(r);

@@ -95,10 +95,16 @@ typedef struct ndrt_step_line {
     double loss, grad_norm, lr;
 } ndrt_step_line;
 
+typedef enum {                    /* buffers for operands of a product */
+    NDRT_WIDENED,                 /* gemm16.c: narrow ones as floats */
+    NDRT_TURNED,                  /* gemm.c: rows of B, transposed */
+    NDRT_NBUFFERS
+} ndrt_buffer;
+
 typedef struct ndrt_own {         /* what a thread of a rank has for itself */
     ndrt_mm *mm;                  /* matrix products made so far */
-    float *wide;                  /* gemm16.c: narrow operands as floats */
-    size_t wide_bytes;
+    float *buffer[NDRT_NBUFFERS];
+    size_t buffer_bytes[NDRT_NBUFFERS];
     jmp_buf jump;                 /* out of generated code */
 } ndrt_own;
 
@@ -166,6 +172,10 @@ ndrt_rank *ndrt_alone(ndrt_rank *r);
 /* What this thread has for itself. */
 ndrt_own *ndrt_mine(const ndrt_rank *r);
 void ndrt_own_close(ndrt_own *own);
+/* So many floats, aligned, which all threads of joint work share; or the
+ * thread's own, outside of it. All of them call it; it has a barrier. What was
+ * there is lost if it grows. */
+float *ndrt_buffer_of(ndrt_rank *r, ndrt_buffer which, int64_t floats);
 size_t ndrt_own_bytes(const ndrt_rank *r);         /* of all threads */
 /* Of n elements this thread's part, as far as it lies in the `length` of them
  * from `at` on; counted from there. */
@@ -451,6 +461,12 @@ void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                    const void *b, float *c);
 ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
 
+/* ---- turn.c --------------------------------------------------------------- */
+
+/* to[j * to_row + i] = x[i * x_row + j] */
+void ndrt_turn(float *to, int64_t to_row, const float *x, int64_t x_row,
+               int64_t rows, int64_t cols);
+
 /* ---- products.c: the products of a step, alone --------------------------- */
 
 ndrt_status ndrt_products_open(ndrt_rank *r);
@@ -472,6 +488,9 @@ ndrt_status ndrt_mm_open(ndrt_rank *r);            /* for the calling thread */
 bool ndrt_mm_has_bf16(ndrt_rank *r, const ndrt_mm_key *key);
 ndrt_status ndrt_mm_run(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                         const void *b, float *c);
+/* So many rows of a B that is stored transposed are better turned around, then
+ * multiplied, than left to the library; the bits of C are the same. 0: none. */
+int64_t ndrt_mm_turns(const ndrt_mm_key *key);
 /* Does C come out the same, bit by bit, whether its pieces are computed one by
  * one or several at one go? */
 bool ndrt_mm_merges(const ndrt_mm_key *key);

@@ -330,22 +330,60 @@ ndrt_status ndrt_team_open(ndrt_rank *r)
     return s == NDRT_OK ? ndrt_together(r, settle, t) : s;
 }
 
+/* ---- what a thread has for itself ---------------------------------------- */
+
+static void grow(ndrt_rank *r, ndrt_own *own, ndrt_buffer which, size_t bytes)
+{
+    if (bytes <= own->buffer_bytes[which])
+        return;
+    free(own->buffer[which]);
+    own->buffer[which] = aligned_alloc(LINE, bytes);
+    own->buffer_bytes[which] = own->buffer[which] ? bytes : 0;
+    if (!own->buffer[which]) {
+        ndrt_fail(r, NDRT_EINTERNAL, "out of memory for a product's operands "
+                  "(%zu bytes)", bytes);
+        ndrt_raise(r);
+    }
+}
+
+/* All threads use the first one's; it has one more reason to grow it. */
+float *ndrt_buffer_of(ndrt_rank *r, ndrt_buffer which, int64_t floats)
+{
+    size_t bytes = ((size_t)floats * sizeof(float) + LINE) / LINE * LINE;
+    ndrt_own *own = r->nthreads > 1 ? &r->state->own : ndrt_mine(r);
+
+    if (own == ndrt_mine(r))
+        grow(r, own, which, bytes);
+    ndrt_barrier(r);
+    return own->buffer[which];
+}
+
+static size_t own_bytes(const ndrt_own *own)
+{
+    size_t bytes = ndrt_mm_scratch(own);
+
+    for (int i = 0; i < NDRT_NBUFFERS; i++)
+        bytes += own->buffer_bytes[i];
+    return bytes;
+}
+
 size_t ndrt_own_bytes(const ndrt_rank *r)
 {
     const ndrt_team *t = r->state->team;
-    size_t bytes = ndrt_mm_scratch(&r->state->own) + r->state->own.wide_bytes;
+    size_t bytes = own_bytes(&r->state->own);
 
     for (int i = 1; t && i < t->n; i++)
-        bytes += ndrt_mm_scratch(&t->member[i].own) +
-                 t->member[i].own.wide_bytes;
+        bytes += own_bytes(&t->member[i].own);
     return bytes;
 }
 
 void ndrt_own_close(ndrt_own *own)
 {
     ndrt_mm_close(own);
-    free(own->wide);
-    own->wide = NULL;
+    for (int i = 0; i < NDRT_NBUFFERS; i++) {
+        free(own->buffer[i]);
+        own->buffer[i] = NULL;
+    }
 }
 
 void ndrt_team_close(ndrt_rank *r)

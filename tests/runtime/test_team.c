@@ -356,6 +356,79 @@ static void test_products(void **state)
         close_team(&t[i]);
 }
 
+/* Large enough for B to be turned where it is stored transposed; of as many
+ * rows as the first ones alone, which are not, the bits are those. */
+static void test_turned(void **state)
+{
+    static const int64_t sizes[][3] = {
+        {259, 61, 13}, {256, 130, 401}, {300, 96, 1000}, {517, 5, 770},
+    };
+    team t[4];
+    ndrt_rank *rank[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        open_team(&t[i], i + 1);
+        rank[i] = t[i].rank;
+    }
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int acc = 0; acc < 2; acc++)
+            for (int tc = 0; tc < 2; tc++)
+                same_product(rank, (product){
+                    .m = sizes[s][tc], .n = sizes[s][1 - tc],
+                    .k = sizes[s][2], .tb = true, .tc = tc,
+                    .acc = acc});
+    for (int i = 0; i < 4; i++)
+        close_team(&t[i]);
+}
+
+/* Of a part of its rows, too few to turn B for, a product has the same bits. */
+static void test_part(void **state)
+{
+    enum { M = 300, N = 131, K = 1000, PART = 128 };
+    float *a = random_floats(M * K, 1), *b = random_floats(N * K, 2);
+    float *c = random_floats(M * N, 3), *d = random_floats(PART * N, 3);
+    ndrt_mm_key key = {.m = M, .n = N, .k = K, .lda = K, .ldb = K, .ldc = N,
+                       .tb = true, .acc = true};
+    team t;
+
+    (void)state;
+    open_team(&t, 1);
+    int64_t turns = ndrt_mm_turns(&key);
+    key.m = PART;
+    assert_int_equal(ndrt_mm_turns(&key), 0);
+    ndrt_gemm(t.rank, true, M, N, K, a, K, 1, b, 1, K, c, N, 1);
+    ndrt_gemm(t.rank, true, PART, N, K, a, K, 1, b, 1, K, d, N, 1);
+    if (turns)
+        assert_memory_equal(c, d, PART * N * sizeof *d);
+    close_team(&t);
+    free(a);
+    free(b);
+    free(c);
+    free(d);
+}
+
+static void test_turn(void **state)
+{
+    enum { SIDE = 70 };
+    float x[SIDE * SIDE], y[SIDE * SIDE];
+
+    (void)state;
+    for (int i = 0; i < SIDE * SIDE; i++)
+        x[i] = (float)i;
+    for (int rows = 0; rows < SIDE; rows += 3) {
+        for (int cols = 0; cols < SIDE; cols++) {
+            memset(y, 0, sizeof y);
+            ndrt_turn(y, SIDE, x, SIDE, rows, cols);
+            for (int i = 0; i < SIDE; i++)
+                for (int j = 0; j < SIDE; j++)
+                    assert_true(y[i * SIDE + j] ==
+                                (i < cols && j < rows ? x[j * SIDE + i]
+                                                      : 0.0f));
+        }
+    }
+}
+
 typedef struct squares {
     size_t n;
     const float *x;
@@ -404,6 +477,9 @@ int main(void)
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_failed_call),
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_turned),
+        cmocka_unit_test(test_part),
+        cmocka_unit_test(test_turn),
         cmocka_unit_test(test_squares),
     };
 
