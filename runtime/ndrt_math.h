@@ -82,15 +82,19 @@ ND_INLINE float nd_fma(float a, float b, float c)
 }
 
 /* e^x = 2^k e^r with |r| <= ln2 / 2. The sum with 1.5 * 2^23 rounds to a whole
- * number and leaves it in the low bits. 2^k in two factors, so that results may
- * be subnormal or overflow; NaN comes through all of it. */
+ * number and leaves it, here k + 254, in the low bits. 2^k in two factors, so
+ * that results may be subnormal or overflow; the first is 2^(k / 2), whose
+ * exponent is those bits moved. NaN comes through all of it. What is too small
+ * is cut off as a float and what is too large as bits: of two limits of one
+ * number gcc would make branches. */
 ND_INLINE float nd_exp(float x)
 {
+    const int32_t most = (int32_t)nd_float_bits(0x1.8p23f + 254.0f + 128.0f);
     float c = x < -104.0f ? -104.0f : x;
-    c = c > 89.0f ? 89.0f : c;
-    float t = nd_fma(c, 1.44269504f, 0x1.8p23f);
-    int32_t k = (int32_t)(nd_float_bits(t) - nd_float_bits(0x1.8p23f));
-    float n = t - 0x1.8p23f;
+    float t = nd_fma(c, 1.44269504f, 0x1.8p23f + 254.0f);
+    int32_t k = (int32_t)nd_float_bits(t);
+    k = k < most ? k : most;
+    float n = nd_bits_float((uint32_t)k) - (0x1.8p23f + 254.0f);
     float r = nd_fma(n, -0x1.63p-1f, c);         /* exact: ln2's first bits */
     r = nd_fma(n, 0x1.bd0106p-13f, r);
     float p = 0x1.6a2352p-10f;
@@ -99,9 +103,9 @@ ND_INLINE float nd_exp(float x)
     p = nd_fma(p, r, 0x1.55549p-3f);
     p = nd_fma(p, r, 0x1.fffffcp-2f);
     p = nd_fma(p, r * r, r) + 1.0f;
-    int32_t half = k >> 1;
-    float s = nd_bits_float((uint32_t)(half + 127) << 23);
-    return p * s * nd_bits_float((uint32_t)(k - half + 127) << 23);
+    uint32_t half = (uint32_t)k << 22 & 0x7f800000u;
+    return p * nd_bits_float(half) *
+           nd_bits_float(((uint32_t)k << 23) - half);
 }
 
 /* x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt 2): the logarithm is
