@@ -19,14 +19,13 @@
 #include <string.h>
 
 enum {
-    FAR_LARGER = 2,                  /* as either operand */
     CACHE_BYTES = 1 << 19,           /* of a tile's values, if it can be */
     MOST_ROWS = 64, LEAST_ROWS = 16
 };
 
 /* Where tiles have been made, the list has holes until all are: who comes after
- * keeps its number. A group looks at kernels first to last alone, so that a long
- * program costs no more for each of its tiles than a short one. */
+ * keeps its number. A group looks at kernels first to last alone, so that each
+ * of the tiles of a long program costs no more than those of a short one. */
 typedef struct group {
     nd_code *c;
     nd_kernels *list;
@@ -75,7 +74,7 @@ static bool is_seed(nd_code *c, const nd_kernel *k)
     int64_t n = most_elements(c, &op->out[0]->type);
     for (int i = 0; i < 2; i++)
         if (nd_param_of(op->in[i]) || nd_is_weight_copy(op->in[i]) ||
-            FAR_LARGER * most_elements(c, &op->in[i]->type) >= n)
+            ND_FAR_LARGER * most_elements(c, &op->in[i]->type) >= n)
             return false;
     return true;
 }
