@@ -314,7 +314,8 @@ typedef enum {
     SHARE_COLUMNS                    /* ranges of the innermost axis */
 } nd_share_kind;
 
-enum { ND_PARTS = 16 };              /* NDRT_PARTS of runtime/ndrt.h */
+enum { ND_PARTS = 16 };              /* NDRT_PARTS of runtime/ndrt.h: the
+                                        same number, says test_kir.c */
 
 typedef struct nd_share {
     nd_share_kind kind;
@@ -587,6 +588,9 @@ nd_node *nd_node_of(nd_kernel *k, const nd_value *v);     /* or NULL */
 
 /* ---- tiles.c ------------------------------------------------------------- */
 
+/* So many times larger than either operand is a product that tiles begin with,
+ * and that is rather computed again than kept. */
+enum { ND_FAR_LARGER = 2 };
 /* Makes K_TILES of kernels of the list, which are ready to be printed. */
 void nd_make_tiles(nd_code *c, nd_kernels *list);
 /* The extent of parts of `ext`, of at most `max` elements; always as many if

@@ -27,8 +27,6 @@
 
 #include <string.h>
 
-enum { FAR_LARGER = 2 };             /* as either operand of a product */
-
 typedef struct remat {
     nd_module *m;
     const nd_pair *p;
@@ -87,12 +85,13 @@ static bool can_repeat(const remat *r, const nd_value *v)
     if (v->def->kind == OP_DISPATCH && !nd_is_float(v->type.dtype))
         return false;
     if (v->def->kind == OP_CONTRACT && v->mark && r->compared[v->mark - 1] &&
-        outgrows(r, v->def, FAR_LARGER))
+        outgrows(r, v->def, ND_FAR_LARGER))
         return false;
     if (v->def->kind == OP_CONTRACT)
         return inside ||
-               (forward && outgrows(r, v->def,
-                                    how == REMAT_ATTENTION ? 1 : FAR_LARGER));
+               (forward &&
+                outgrows(r, v->def,
+                         how == REMAT_ATTENTION ? 1 : ND_FAR_LARGER));
     return nd_has_trait(v->def, 'c') || (inside && nd_has_trait(v->def, 'b'));
 }
 

@@ -344,8 +344,7 @@ void ndrt_gemm_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const float *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c)
 {
-    ndrt_rank one = *r;
+    ndrt_rank one = ndrt_without_team(r);
 
-    one.nthreads = 1;
     ndrt_gemm(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
 }

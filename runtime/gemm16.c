@@ -107,9 +107,8 @@ void ndrt_gemm_bf16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n,
                         int64_t a_c, const uint16_t *b, int64_t b_r,
                         int64_t b_c, float *c, int64_t c_r, int64_t c_c)
 {
-    ndrt_rank one = *r;
+    ndrt_rank one = ndrt_without_team(r);
 
-    one.nthreads = 1;
     ndrt_gemm_bf16(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
 }
 
@@ -118,8 +117,7 @@ void ndrt_gemm_f16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                        const uint16_t *b, int64_t b_r, int64_t b_c,
                        float *c, int64_t c_r, int64_t c_c)
 {
-    ndrt_rank one = *r;
+    ndrt_rank one = ndrt_without_team(r);
 
-    one.nthreads = 1;
     ndrt_gemm_f16(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
 }

@@ -169,6 +169,14 @@ ndrt_status ndrt_together(ndrt_rank *r, ndrt_work *work, void *arg);
 /* For what one thread does for all: to that one the rank itself, with which it
  * is alone; NULL to the others, after it has come to its next barrier. */
 ndrt_rank *ndrt_alone(ndrt_rank *r);
+/* The rank, for what this thread does by itself while the others do alike. */
+static inline ndrt_rank ndrt_without_team(const ndrt_rank *r)
+{
+    ndrt_rank one = *r;
+
+    one.nthreads = 1;
+    return one;
+}
 /* What this thread has for itself. */
 ndrt_own *ndrt_mine(const ndrt_rank *r);
 void ndrt_own_close(ndrt_own *own);

@@ -65,6 +65,9 @@ typedef struct ll {                  /* the module under construction */
 /* The value of C text over $0, $1 ...; operands that are no vectors are spread
  * where others are. */
 ll_value ll_eval(ll *x, const char *text, const ll_value *arg);
+
+/* ---- ll_value.c ---------------------------------------------------------- */
+
 ll_value ll_convert(ll *x, ll_value v, ll_type to);
 ll_value ll_spread(ll *x, ll_value v);           /* as a vector */
 LLVMTypeRef ll_type_of(ll *x, ll_type t, bool vec);
@@ -72,7 +75,7 @@ ll_value ll_int(ll *x, ll_type t, int64_t v);
 LLVMValueRef ll_call(ll *x, const char *intrinsic, int ntypes,
                      LLVMTypeRef *types, int n, LLVMValueRef *arg);
 
-/* ---- ll_kernel.c, ll_expr.c ---------------------------------------------- */
+/* ---- ll_kernel.c, ll_expr.c, ll_flow.c ----------------------------------- */
 
 typedef struct ll_kernel {
     ll *x;

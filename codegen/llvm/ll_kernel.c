@@ -5,181 +5,9 @@
  *       for (at = 0; at + 16 <= 61; at += 16)     16 elements
  *       those of 13 that are left                 behind a mask
  */
-#include "ll.h"
+#include "ll_flow.h"
 
 #include <string.h>
-
-/* ---- what the rank knows ------------------------------------------------- */
-
-/* At the function's beginning, where everything can use it. */
-static LLVMBasicBlockRef enter(ll_kernel *p)
-{
-    LLVMBasicBlockRef here = p->x->api->GetInsertBlock(p->x->b);
-    p->x->api->PositionBuilderAtEnd(p->x->b, p->entry);
-    return here;
-}
-
-static LLVMValueRef field_at(ll_kernel *p, LLVMValueRef base, size_t offset,
-                             LLVMTypeRef t)
-{
-    ll *x = p->x;
-    LLVMValueRef at = ll_int(x, LL_I64, (int64_t)offset).v;
-    return x->api->BuildLoad2(
-        x->b, t, x->api->BuildGEP2(x->b, x->i8, base, &at, 1, ""), "");
-}
-
-LLVMValueRef ll_field(ll_kernel *p, size_t offset, LLVMTypeRef t)
-{
-    LLVMBasicBlockRef here = enter(p);
-    LLVMValueRef v = field_at(p, p->rank, offset, t);
-    p->x->api->PositionBuilderAtEnd(p->x->b, here);
-    return v;
-}
-
-/* r->n[X_...], r->off[X_...]: the C file counts the extents that it uses. */
-static LLVMValueRef of_extent(ll_kernel *p, size_t offset, int ext)
-{
-    const cg *g = p->x->g;
-    size_t i = 0;
-    for (int e = 0; e < ext; e++)
-        i += g->ext_used[e];
-    LLVMBasicBlockRef here = enter(p);
-    LLVMValueRef list = field_at(p, p->rank, offset, p->x->ptr);
-    LLVMValueRef v = field_at(p, list, i * sizeof(int64_t), p->x->i64);
-    p->x->api->PositionBuilderAtEnd(p->x->b, here);
-    return v;
-}
-
-LLVMValueRef ll_count(ll_kernel *p, int ext)
-{
-    int64_t fixed = p->x->g->c->exts.v[ext].fixed;
-    return fixed >= 0      ? ll_int(p->x, LL_I64, fixed).v
-           : p->count[ext] ? p->count[ext]
-                           : of_extent(p, offsetof(ndrt_rank, n), ext);
-}
-
-LLVMValueRef ll_start(ll_kernel *p, int ext)
-{
-    const nd_ext *e = &p->x->g->c->exts.v[ext];
-    if (e->tile && !e->moves)
-        return ll_start(p, e->whole);
-    return nd_ext_whole(p->x->g->c, ext) ? ll_int(p->x, LL_I64, 0).v
-           : p->start[ext]               ? p->start[ext]
-                            : of_extent(p, offsetof(ndrt_rank, off), ext);
-}
-
-LLVMValueRef ll_len(ll_kernel *p, const nd_len *l)
-{
-    LLVMValueRef v = ll_int(p->x, LL_I64, l->k).v;
-    for (int i = 0; l->k && i < l->n; i++)
-        v = p->x->api->BuildMul(p->x->b, v, ll_count(p, l->ext[i]), "");
-    return v;
-}
-
-static LLVMValueRef constant(ll_kernel *p, int64_t v)
-{
-    return ll_int(p->x, LL_I64, v).v;
-}
-
-/* ---- calls --------------------------------------------------------------- */
-
-/* A function of the runtime, by its C types: p pointer, l 64 bits, i 32. */
-static LLVMValueRef call(ll_kernel *p, const char *name, LLVMTypeRef result,
-                         const char *types, LLVMValueRef *arg)
-{
-    ll *x = p->x;
-    LLVMTypeRef t[8];
-    unsigned n = (unsigned)strlen(types);
-    for (unsigned i = 0; i < n; i++)
-        t[i] = types[i] == 'p' ? x->ptr : types[i] == 'l' ? x->i64 : x->i32;
-    LLVMTypeRef ft = x->api->FunctionType(result, t, n, 0);
-    LLVMValueRef f = x->api->GetNamedFunction(x->m, name);
-    if (!f)
-        f = x->api->AddFunction(x->m, name, ft);
-    return x->api->BuildCall2(x->b, ft, f, arg, n, "");
-}
-
-typedef struct span {
-    LLVMValueRef from, to;
-} span;
-
-static span span_of(ll_kernel *p, LLVMValueRef pair)
-{
-    ll *x = p->x;
-    return (span){x->api->BuildExtractValue(x->b, pair, 0, ""),
-                  x->api->BuildExtractValue(x->b, pair, 1, "")};
-}
-
-static LLVMTypeRef span_type(ll_kernel *p)
-{
-    LLVMTypeRef two[] = {p->x->i64, p->x->i64};
-    return p->x->api->StructTypeInContext(p->x->c, two, 2, 0);
-}
-
-static span share(ll_kernel *p, LLVMValueRef n, int64_t grain)
-{
-    LLVMValueRef arg[] = {p->rank, n, constant(p, grain)};
-    return span_of(p, call(p, "ndrt_share", span_type(p), "pll", arg));
-}
-
-static void barrier(ll_kernel *p)
-{
-    call(p, "ndrt_barrier", p->x->nothing, "p", &p->rank);
-}
-
-/* ---- control ------------------------------------------------------------- */
-
-typedef struct loop {
-    LLVMBasicBlockRef head, after;
-    LLVMValueRef i;
-    int64_t step;
-} loop;
-
-static LLVMBasicBlockRef block(ll_kernel *p)
-{
-    return p->x->api->AppendBasicBlockInContext(p->x->c, p->x->fn, "");
-}
-
-static void go_to(ll_kernel *p, LLVMBasicBlockRef b)
-{
-    p->x->api->BuildBr(p->x->b, b);
-    p->x->api->PositionBuilderAtEnd(p->x->b, b);
-}
-
-static loop open_loop(ll_kernel *p, span s, int64_t step)
-{
-    ll *x = p->x;
-    LLVMBasicBlockRef before = x->api->GetInsertBlock(x->b), body;
-    loop l = {.head = block(p), .step = step};
-    body = block(p);
-    l.after = block(p);
-    go_to(p, l.head);
-    l.i = x->api->BuildPhi(x->b, x->i64, "");
-    x->api->AddIncoming(l.i, &s.from, &before, 1);
-    LLVMValueRef more = x->api->BuildICmp(x->b, LLVMIntSLT, l.i, s.to, "");
-    x->api->BuildCondBr(x->b, more, body, l.after);
-    x->api->PositionBuilderAtEnd(x->b, body);
-    return l;
-}
-
-static void close_loop(ll_kernel *p, loop l)
-{
-    ll *x = p->x;
-    LLVMValueRef next = x->api->BuildAdd(x->b, l.i, constant(p, l.step), "");
-    LLVMBasicBlockRef here = x->api->GetInsertBlock(x->b);
-    x->api->BuildBr(x->b, l.head);
-    x->api->AddIncoming(l.i, &next, &here, 1);
-    x->api->PositionBuilderAtEnd(x->b, l.after);
-}
-
-/* Where to go on after what runs only if so. */
-static LLVMBasicBlockRef open_if(ll_kernel *p, LLVMValueRef so)
-{
-    LLVMBasicBlockRef yes = block(p), after = block(p);
-    p->x->api->BuildCondBr(p->x->b, so, yes, after);
-    p->x->api->PositionBuilderAtEnd(p->x->b, yes);
-    return after;
-}
 
 /* ---- the body of a pass -------------------------------------------------- */
 
@@ -208,63 +36,64 @@ static bool is_wide(const kir_kernel *k, const kir_pass *s)
     return !s->serial && !k->backwards;
 }
 
-static void one_by_one(ll_kernel *p, const kir_pass *s, span all)
+static void one_by_one(ll_kernel *p, const kir_pass *s, ll_span all)
 {
     int last = p->k->nloops - 1;
-    loop l = open_loop(p, all, 1);
+    ll_loop l = ll_open_loop(p, all, 1);
     p->var[last] = l.i;
     if (p->k->backwards) {
         LLVMValueRef end = p->x->api->BuildSub(p->x->b, all.to,
-                                               constant(p, 1), "");
+                                               ll_const(p, 1), "");
         p->var[last] = p->x->api->BuildSub(p->x->b, end, l.i, "");
     }
     insts(p, s->body, s->after);
-    close_loop(p, l);
+    ll_close_loop(p, l);
 }
 
 /* 16 at once; then what is left, if that is not known to be nothing. */
-static void in_vectors(ll_kernel *p, const kir_pass *s, span all, int64_t fixed)
+static void in_vectors(ll_kernel *p, const kir_pass *s, ll_span all,
+                       int64_t fixed)
 {
     ll *x = p->x;
     int last = p->k->nloops - 1;
     ll_value arg[] = {{all.from, LL_I64, false}, {all.to, LL_I64, false}};
-    span most = {all.from, ll_eval(x, "$0 + (($1 - $0) & -16)", arg).v};
+    ll_span most = {all.from, ll_eval(x, "$0 + (($1 - $0) & -16)", arg).v};
     p->wide = true;
     if (fixed < 0 || fixed >= KIR_LANES) {
-        loop l = open_loop(p, most, KIR_LANES);
+        ll_loop l = ll_open_loop(p, most, KIR_LANES);
         p->var[last] = l.i;
         insts(p, s->body, s->after);
-        close_loop(p, l);
+        ll_close_loop(p, l);
     }
     if (fixed < 0 || fixed % KIR_LANES) {
         LLVMValueRef lane[KIR_LANES];
         for (int i = 0; i < KIR_LANES; i++)
-            lane[i] = constant(p, i);
+            lane[i] = ll_const(p, i);
         LLVMValueRef some = x->api->BuildICmp(x->b, LLVMIntSLT, most.to, all.to,
                                               "");
-        LLVMBasicBlockRef after = open_if(p, some);
+        LLVMBasicBlockRef after = ll_open_if(p, some);
         ll_value left[] = {{x->api->ConstVector(lane, KIR_LANES), LL_I64, true},
                            {all.to, LL_I64, false}, {most.to, LL_I64, false}};
         p->mask = ll_eval(x, "$0 < $1 - $2", left).v;
         p->var[last] = most.to;
         insts(p, s->body, s->after);
         p->mask = NULL;
-        go_to(p, after);
+        ll_go_to(p, after);
     }
     p->wide = false;
 }
 
-static void inner_loops(ll_kernel *p, const kir_pass *s, const span *columns)
+static void inner_loops(ll_kernel *p, const kir_pass *s, const ll_span *columns)
 {
     const kir_kernel *k = p->k;
     int first = k->nloops - k->ninner, last = k->nloops - 1;
-    loop l[2 * ND_MAX_RANK];
+    ll_loop l[2 * ND_MAX_RANK];
     for (int i = first; i < last; i++) {
-        span all = {constant(p, 0), ll_count(p, k->loop[i].ext)};
-        l[i] = open_loop(p, all, 1);
+        ll_span all = {ll_const(p, 0), ll_count(p, k->loop[i].ext)};
+        l[i] = ll_open_loop(p, all, 1);
         p->var[i] = l[i].i;
     }
-    span all = {constant(p, 0), ll_count(p, k->loop[last].ext)};
+    ll_span all = {ll_const(p, 0), ll_count(p, k->loop[last].ext)};
     int64_t fixed = p->x->g->c->exts.v[k->loop[last].ext].fixed;
     if (columns) {
         all = *columns;
@@ -275,7 +104,7 @@ static void inner_loops(ll_kernel *p, const kir_pass *s, const span *columns)
     else
         one_by_one(p, s, all);
     for (int i = last - 1; i >= first; i--)
-        close_loop(p, l[i]);
+        ll_close_loop(p, l[i]);
 }
 
 static void start_folds(ll_kernel *p, int pass)
@@ -291,7 +120,7 @@ static void start_folds(ll_kernel *p, int pass)
     }
 }
 
-static void one_row(ll_kernel *p, const span *columns)
+static void one_row(ll_kernel *p, const ll_span *columns)
 {
     for (int i = 0; i < p->k->passes.n; i++) {
         const kir_pass *s = &p->k->passes.v[i];
@@ -313,26 +142,26 @@ static int outer_of(const ll_kernel *p)
 }
 
 /* The loops that are not shared out. */
-static void rows_inside(ll_kernel *p, const span *columns)
+static void rows_inside(ll_kernel *p, const ll_span *columns)
 {
-    loop l[ND_MAX_RANK];
+    ll_loop l[ND_MAX_RANK];
     int n = outer_of(p);
     for (int i = p->k->share.n; i < n; i++) {
         if (p->k->loop[i].once)
             continue;
-        span all = {constant(p, 0), ll_count(p, p->k->loop[i].ext)};
-        l[i] = open_loop(p, all, 1);
+        ll_span all = {ll_const(p, 0), ll_count(p, p->k->loop[i].ext)};
+        l[i] = ll_open_loop(p, all, 1);
         p->var[i] = l[i].i;
     }
     one_row(p, columns);
     for (int i = n - 1; i >= p->k->share.n; i--)
         if (!p->k->loop[i].once)
-            close_loop(p, l[i]);
+            ll_close_loop(p, l[i]);
 }
 
 static LLVMValueRef shared_count(ll_kernel *p)
 {
-    LLVMValueRef n = constant(p, 1);
+    LLVMValueRef n = ll_const(p, 1);
     for (int i = 0; i < p->k->share.n; i++)
         if (!p->k->loop[i].once)
             n = p->x->api->BuildMul(p->x->b, n,
@@ -341,10 +170,10 @@ static LLVMValueRef shared_count(ll_kernel *p)
 }
 
 /* A range of the first axes counted as one. */
-static void rows_of(ll_kernel *p, span rows)
+static void rows_of(ll_kernel *p, ll_span rows)
 {
     ll *x = p->x;
-    loop l = open_loop(p, rows, 1);
+    ll_loop l = ll_open_loop(p, rows, 1);
     LLVMValueRef left = l.i;
     int outermost = 0;
     while (outermost < p->k->share.n && p->k->loop[outermost].once)
@@ -358,7 +187,7 @@ static void rows_of(ll_kernel *p, span rows)
         left = x->api->BuildUDiv(x->b, left, n, "");
     }
     rows_inside(p, NULL);
-    close_loop(p, l);
+    ll_close_loop(p, l);
 }
 
 static void rows_in_parts(ll_kernel *p)
@@ -367,26 +196,29 @@ static void rows_in_parts(ll_kernel *p)
     const kir_kernel *k = p->k;
     LLVMValueRef n = shared_count(p);
     int grain = k->share.grain == 1 ? 1 : ND_PARTS;
-    span parts = share(p, constant(p, ND_PARTS), grain);
+    ll_span parts = ll_share(p, ll_const(p, ND_PARTS), grain);
     LLVMValueRef *whole = ND_NEWN(x->g->a, LLVMValueRef, k->params.n);
     memcpy(whole, p->param, sizeof *whole * (size_t)k->params.n);
-    loop l = open_loop(p, parts, 1);
+    ll_loop l = ll_open_loop(p, parts, 1);
     for (int i = 0; i < k->parts.n; i++) {
         const kir_part *part = &k->parts.v[i];
-        LLVMValueRef arg[] = {p->rank, constant(p, part->at), l.i,
+        LLVMValueRef arg[] = {p->rank, ll_const(p, part->at), l.i,
                               ll_len(p, &part->n)};
-        p->param[part->param] = call(p, "ndrt_new_part", x->ptr, "plll", arg);
+        p->param[part->param] = ll_runtime(p, "ndrt_new_part", x->ptr, "plll",
+                                           arg);
     }
     LLVMValueRef arg[] = {l.i, n};
-    rows_of(p, span_of(p, call(p, "ndrt_rows_of", span_type(p), "ll", arg)));
-    close_loop(p, l);
-    barrier(p);
+    LLVMValueRef rows = ll_runtime(p, "ndrt_rows_of", ll_span_type(p), "ll",
+                                   arg);
+    rows_of(p, ll_span_of(p, rows));
+    ll_close_loop(p, l);
+    ll_barrier(p);
     for (int i = 0; i < k->parts.n; i++) {
         const kir_part *part = &k->parts.v[i];
         LLVMValueRef add[] = {p->rank, ll_int(x, LL_I32, part->acc).v,
-                              whole[part->param], constant(p, part->at),
+                              whole[part->param], ll_const(p, part->at),
                               ll_len(p, &part->n)};
-        call(p, "ndrt_add_parts", x->nothing, "pipll", add);
+        ll_runtime(p, "ndrt_add_parts", x->nothing, "pipll", add);
     }
 }
 
@@ -400,20 +232,20 @@ static void clear(ll_kernel *p, const kir_clear *c)
     bool shared = kind == SHARE_ROWS || kind == SHARE_COLUMNS;
     LLVMValueRef to = p->param[c->param], n = ll_len(p, &c->n);
     if (shared && c->red == RED_SUM) {
-        LLVMValueRef size = constant(p, (int64_t)nd_dtype_size(t));
+        LLVMValueRef size = ll_const(p, (int64_t)nd_dtype_size(t));
         LLVMValueRef arg[] = {p->rank, to,
                               x->api->BuildMul(x->b, n, size, "")};
-        call(p, "ndrt_clear", x->nothing, "ppl", arg);
+        ll_runtime(p, "ndrt_clear", x->nothing, "ppl", arg);
         return;
     }
-    span all = {constant(p, 0), n};
-    loop l = open_loop(p, shared ? share(p, n, 16) : all, 1);
+    ll_span all = {ll_const(p, 0), n};
+    ll_loop l = ll_open_loop(p, shared ? ll_share(p, n, 16) : all, 1);
     LLVMValueRef at = x->api->BuildGEP2(x->b, ll_memory_type(x, t), to, &l.i, 1,
                                         "");
     x->api->BuildStore(x->b, ll_identity(p, c->red, t).v, at);
-    close_loop(p, l);
+    ll_close_loop(p, l);
     if (shared)
-        barrier(p);
+        ll_barrier(p);
 }
 
 /* ---- the function -------------------------------------------------------- */
@@ -425,25 +257,25 @@ static void nest(ll_kernel *p)
     if (k->share.kind == SHARE_ONE) {
         LLVMValueRef thread = ll_field(p, offsetof(ndrt_rank, thread),
                                        p->x->i32);
-        after = open_if(p, p->x->api->BuildICmp(p->x->b, LLVMIntEQ, thread,
+        after = ll_open_if(p, p->x->api->BuildICmp(p->x->b, LLVMIntEQ, thread,
                                                 ll_int(p->x, LL_I32, 0).v, ""));
     }
     for (int i = 0; i < k->clears.n; i++)
         clear(p, &k->clears.v[i]);
     if (k->share.kind == SHARE_COLUMNS) {
-        span mine = share(p, ll_count(p, k->loop[k->nloops - 1].ext), 16);
+        ll_span mine = ll_share(p, ll_count(p, k->loop[k->nloops - 1].ext), 16);
         rows_inside(p, &mine);
     } else if (k->share.kind == SHARE_ROWS && k->share.parts) {
         rows_in_parts(p);
     } else if (k->share.kind == SHARE_ROWS) {
-        rows_of(p, share(p, shared_count(p), 1));
+        rows_of(p, ll_share(p, shared_count(p), 1));
     } else {
         rows_inside(p, NULL);
     }
     if (after)
-        go_to(p, after);
+        ll_go_to(p, after);
     if (k->share.kind != SHARE_NOT)
-        barrier(p);
+        ll_barrier(p);
 }
 
 /* Kept rows and folds; aligned for vectors. */
@@ -532,12 +364,12 @@ bool ll_add_kernel(ll *x, const cg_kernel *c)
     p.count = ND_NEWN(x->g->a, LLVMValueRef, x->g->c->exts.n);
     declare(&p);
     parameters(&p);
-    p.entry = block(&p);
-    LLVMBasicBlockRef start = block(&p);
+    p.entry = ll_block(&p);
+    LLVMBasicBlockRef start = ll_block(&p);
     x->api->PositionBuilderAtEnd(x->b, p.entry);
     places_on_stack(&p);
     for (int i = 0; i < p.k->nloops; i++)
-        p.var[i] = constant(&p, 0);
+        p.var[i] = ll_const(&p, 0);
     x->api->PositionBuilderAtEnd(x->b, start);
     nest(&p);
     x->api->BuildRetVoid(x->b);

@@ -144,8 +144,8 @@ bool cg_llvm(cg *g, cg_llvm_form form, const char *cpu, nd_buf *out)
         return false;
     start(&x, g, api);
     x.macros = cg_macros(g->m->ctx, cpu);
-    bool ok = x.macros && find_target(&x, cpu ? cpu : "native", &t) && fill(&x) &&
-              optimise(&x, &t) && write(&x, &t, form, out);
+    bool ok = x.macros && find_target(&x, cpu ? cpu : "native", &t) &&
+              fill(&x) && optimise(&x, &t) && write(&x, &t, form, out);
     drop_target(&x, &t);
     stop(&x);
     return ok;

@@ -1,6 +1,7 @@
 /* test_math.c - integer division in generated code: what the evaluator's table
  * says of it, for every kind of operand.
  */
+#include "ew_value.h"
 #include "ndrt_math.h"
 
 #include <setjmp.h>
@@ -10,36 +11,12 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-enum { NONE
-#define OP(...)
-#define EW(K, ...) , EW_##K
-#include "../../ir/ops.def"
-#undef OP
-#undef EW
-};
-
-/* The column `value` of ops.def. */
-static double value(int op, double a, double b, double c)
-{
-    switch (op) {
-#define OP(...)
-#define EW(K, name, nin, result, text, cost, v, ...) \
-    case EW_##K: \
-        return v;
-#include "../../ir/ops.def"
-#undef OP
-#undef EW
-    default:
-        return c;
-    }
-}
-
 static void check(int32_t a, int32_t b)
 {
     int32_t q = nd_floordiv(a, b), m = nd_floormod(a, b);
 
-    if ((double)q != value(EW_IDIV, a, b, 0) ||
-        (double)m != value(EW_MOD, a, b, 0))
+    if ((double)q != ew_value(EW_IDIV, a, b, 0) ||
+        (double)m != ew_value(EW_MOD, a, b, 0))
         fail_msg("%d // %d gives %d, %% gives %d", (int)a, (int)b, (int)q,
                  (int)m);
     if (b == 0)

@@ -7,6 +7,7 @@
  * ulp.sh compiles this as ndc compiles a generated program, for several
  * processors, and reads the assembly: loop_exp and the others call nothing.
  */
+#include "ew_value.h"
 #include "ndrt_math.h"
 
 #include <inttypes.h>
@@ -14,30 +15,6 @@
 #include <stdlib.h>
 
 enum { N = 4096, LIMIT = 2 };
-
-enum { NONE
-#define OP(...)
-#define EW(K, ...) , EW_##K
-#include "../../ir/ops.def"
-#undef OP
-#undef EW
-};
-
-/* The column `value` of ops.def: what the function means. */
-static double value(int op, double a, double b, double c)
-{
-    switch (op) {
-#define OP(...)
-#define EW(K, name, nin, result, text, cost, v, ...) \
-    case EW_##K: \
-        return v;
-#include "../../ir/ops.def"
-#undef OP
-#undef EW
-    default:
-        return c;
-    }
-}
 
 typedef void loop(float *restrict y, const float *restrict x,
                   const float *restrict z);
@@ -92,7 +69,7 @@ static void check(fn *f, const float *x, const float *z, int n)
     static float y[N];
     f->loop(y, x, z);
     for (int i = 0; i < n; i++) {
-        double d = ulps(y[i], value(f->op, x[i], z[i], 0));
+        double d = ulps(y[i], ew_value(f->op, x[i], z[i], 0));
         if (d > f->worst) {
             f->worst = d;
             f->at = x[i];

@@ -15,7 +15,8 @@
  * elsewhere: `loss`, `out.X` and `grad.X`. The evaluation is compared with them
  * before the program is compared with the evaluation.
  *
- * With NDC_KERNELS=llvm in the environment, loop kernels are made by LLVM.
+ * With NDC_KERNELS=llvm in the environment, loop kernels are made by LLVM; with
+ * NDC_CPU=x86-64-v3, all is for such a processor.
  */
 #include "../../codegen/codegen.h"
 #include "../../frontend/frontend.h"
@@ -334,12 +335,12 @@ static bool build(nd_ctx *c, const options *o)
     m->train.seed = o->seed;
     m->train.load_path = NULL;
     nd_buf b = {.arena = m->ctx->arena}, object = b;
-    const char *kernels = getenv("NDC_KERNELS");
+    const char *kernels = getenv("NDC_KERNELS"), *cpu = getenv("NDC_CPU");
     if (!kernels || strcmp(kernels, "llvm") != 0)
         return cg_emit_c(m, &b) &&
-               cg_build(m->ctx, b.s, NULL, o->work, NULL) == 0;
-    return cg_emit_llvm(m, false, CG_LLVM_OBJECT, NULL, &b, &object) &&
-           cg_build(m->ctx, b.s, &object, o->work, NULL) == 0;
+               cg_build(m->ctx, b.s, NULL, o->work, cpu) == 0;
+    return cg_emit_llvm(m, false, CG_LLVM_OBJECT, cpu, &b, &object) &&
+           cg_build(m->ctx, b.s, &object, o->work, cpu) == 0;
 }
 
 static bool close_enough(const options *o, const char *what, int64_t i,

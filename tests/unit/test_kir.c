@@ -2,6 +2,7 @@
  * found. */
 #include "../../codegen/kir.h"
 #include "../../frontend/frontend.h"
+#include "../../runtime/ndrt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,9 @@
 
 #include <cmocka.h>
 #include <string.h>
+
+_Static_assert((int)ND_PARTS == (int)NDRT_PARTS,
+               "scratch is planned for as many parts as a sum is cut into");
 
 static cg *compile(void)
 {
