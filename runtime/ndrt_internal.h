@@ -469,7 +469,7 @@ void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                    const void *b, float *c);
 ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
 
-/* ---- turn.c --------------------------------------------------------------- */
+/* ---- turn.c ------------------------------------------------------------ */
 
 /* to[j * to_row + i] = x[i * x_row + j] */
 void ndrt_turn(float *to, int64_t to_row, const float *x, int64_t x_row,
