@@ -318,12 +318,6 @@ static inline float nd_max(float a, float b)
  */
 #define ND_16(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
 
-/* How many elements are left for the lanes. */
-static inline int64_t nd_lanes(int64_t left)
-{
-    return left < 16 ? left : 16;
-}
-
 /* One loop for each half: compilers unroll these early, and then keep lanes in
  * registers. */
 #define ND_HALF(to, from, n, type, combined) \
