@@ -8,7 +8,7 @@
  *               float m_lanes[16] = {ND_16(-INFINITY)};
  *               for (int64_t kv_at = 0; kv_at < 256; kv_at += 16)
  *   #pragma omp simd
- *                   for (int64_t lane = 0; lane < 16; lane++) {
+ *                   for (int32_t lane = 0; lane < 16; lane++) {
  *                       const int64_t kv = kv_at + lane;
  *                       m_lanes[lane] = nd_max(m_lanes[lane], s_row[kv]);
  *                   }
@@ -215,23 +215,31 @@ static void name_lanes(kir_c *p)
     p->lane = cg_fresh(&p->f.names, "lane");
 }
 
-/* The two loops of an innermost axis in lanes. */
-static void open_lanes(kir_c *p, bool serial)
+/* The loops of an innermost axis in lanes: blocks of 16, or (`rest`) what is
+ * left of them. A number says how long a block is: then compilers make it one
+ * vector, and a loop of nothing else. */
+static void open_lanes(kir_c *p, bool rest, bool serial)
 {
     cg_fn *f = &p->f;
+    nd_arena *a = f->g->a;
     const char *at = p->at;
     const kir_loop *l = &p->k->loop[p->k->nloops - 1];
-    const char *n = cg_count(f, l->ext), *most = "16";
+    const char *n = cg_count(f, l->ext), *whole, *left;
     int64_t fixed = f->g->c->exts.v[l->ext].fixed;
-    if (fixed < 0 || fixed % KIR_LANES)
-        most = nd_fmt(f->g->a, "nd_lanes(%s - %s)", n, at);
-    cg_line(f, "for (int64_t %s = 0; %s < %s; %s += %d)", at, at, n, at,
-            KIR_LANES);
+    if (fixed < 0) {
+        whole = nd_fmt(a, "(%s & -16)", n);
+        left = nd_fmt(a, "%s - %s", n, at);
+    } else {
+        whole = nd_fmt(a, "%lld", (long long)(fixed / KIR_LANES * KIR_LANES));
+        left = nd_fmt(a, "%lld", (long long)(fixed % KIR_LANES));
+    }
+    cg_line(f, "for (int64_t %s = %s; %s < %s; %s += %d)", at,
+            rest ? whole : "0", at, rest ? n : whole, at, KIR_LANES);
     if (!serial)
         nd_put(&f->b, "#pragma omp simd\n");
     f->indent++;
-    cg_line(f, "for (int64_t %s = 0; %s < %s; %s++) {", p->lane, p->lane, most,
-            p->lane);
+    cg_line(f, "for (int32_t %s = 0; %s < %s; %s++) {", p->lane, p->lane,
+            rest ? left : "16", p->lane);
     f->indent++;
 }
 
@@ -247,7 +255,9 @@ static nd_buf body_of(kir_c *p, const kir_pass *s, nd_buf *before,
     f->indent += p->k->ninner + (at != NULL);
     p->before = before;
     p->uses_last = false;
+    p->in_lanes = at != NULL;
     print_insts(p, s->body, s->after);
+    p->in_lanes = false;
     p->before = NULL;
     body = f->b;
     if (at && p->uses_last) {
@@ -259,6 +269,30 @@ static nd_buf body_of(kir_c *p, const kir_pass *s, nd_buf *before,
     f->indent = p->base;
     f->b = so_far;
     return body;
+}
+
+static void put_body(kir_c *p, const nd_buf *body, bool brace)
+{
+    cg_fn *f = &p->f;
+    nd_put(&f->b, body->s ? body->s : "");
+    f->indent--;
+    if (brace)
+        cg_line(f, "}");
+}
+
+/* All blocks of 16, then what is left unless it is known to be nothing. */
+static void lane_loops(kir_c *p, const nd_buf *body, bool serial)
+{
+    int base = p->f.indent;
+    int ext = p->k->loop[p->k->nloops - 1].ext;
+    int64_t fixed = p->f.g->c->exts.v[ext].fixed;
+    for (int rest = 0; rest < 2; rest++) {
+        if (rest && fixed >= 0 && fixed % KIR_LANES == 0)
+            continue;
+        open_lanes(p, rest, serial);
+        put_body(p, body, true);
+        p->f.indent = base;
+    }
 }
 
 static void inner_loops(kir_c *p, int pass)
@@ -275,20 +309,21 @@ static void inner_loops(kir_c *p, int pass)
     }
     nd_buf body = body_of(p, s, &before, at);
     nd_put(&f->b, before.s ? before.s : "");
-    bool brace = at || lines_in(&body) > 1;
+    bool brace = lines_in(&body) > 1;
     for (int i = first; i < last; i++)
-        open_inner(p, i, false);
+        open_inner(p, i, at && i == last - 1);
     if (at) {
-        open_lanes(p, s->serial);
+        lane_loops(p, &body, s->serial);
     } else {
         if (!s->serial)
             nd_put(&f->b, "#pragma omp simd\n");
         open_inner(p, last, brace);
+        put_body(p, &body, brace);
     }
-    nd_put(&f->b, body.s ? body.s : "");
-    f->indent--;
-    if (brace)
+    if (at && first < last) {
+        f->indent--;
         cg_line(f, "}");
+    }
     f->indent = base;
 }
 

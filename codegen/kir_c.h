@@ -28,6 +28,7 @@ typedef struct kir_c {               /* a kernel under print */
     const char **kept;               /* by kept row, or NULL so far */
     const char *lane;                /* the lane of an element, if named yet */
     const char *at;                  /* where the lanes are: "kv_at" */
+    bool in_lanes;                   /* in a body of both */
     bool uses_last;                  /* the innermost loop's variable */
     bool rows;                       /* use row pointers */
     const char *columns;             /* this thread's range of the innermost

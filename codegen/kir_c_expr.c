@@ -119,12 +119,18 @@ const char *kir_c_kept(kir_c *p, int kept)
 
 /* ---- indices ------------------------------------------------------------ */
 
+/* In lanes a sum of 32 bits, which needs no vectors of 64. */
 static cg_expr index_value(kir_c *p, const kir_inst *x)
 {
     nd_arena *a = p->f.g->a;
     const char *from = cg_start(&p->f, p->k->loop[x->slot].ext);
+    bool here = strcmp(from, "0") == 0;
+    if (p->in_lanes && x->slot == p->k->nloops - 1) {
+        const char *at = here ? p->at : nd_fmt(a, "(%s + %s)", from, p->at);
+        return (cg_expr){nd_fmt(a, "(int32_t)%s + %s", at, p->lane), CG_SUM};
+    }
     const char *var = loop_var(p, x->slot);
-    if (strcmp(from, "0") == 0)
+    if (here)
         return (cg_expr){nd_fmt(a, "(int32_t)%s", var), CG_UNARY};
     return (cg_expr){nd_fmt(a, "(int32_t)(%s + %s)", from, var), CG_UNARY};
 }

@@ -81,12 +81,24 @@ ND_INLINE float nd_fma(float a, float b, float c)
 #endif
 }
 
-/* e^x = 2^k e^r with |r| <= ln2 / 2. The sum with 1.5 * 2^23 rounds to a whole
- * number and leaves it, here k + 254, in the low bits. 2^k in two factors, so
- * that results may be subnormal or overflow; the first is 2^(k / 2), whose
- * exponent is those bits moved. NaN comes through all of it. What is too small
- * is cut off as a float and what is too large as bits: of two limits of one
- * number gcc would make branches. */
+/* e^x = 2^n e^r with |r| <= ln2 / 2: e^r. */
+ND_INLINE float nd_exp_rest(float x, float n)
+{
+    float r = nd_fma(n, -0x1.63p-1f, x);         /* exact: ln2's first bits */
+    r = nd_fma(n, 0x1.bd0106p-13f, r);
+    float p = 0x1.6a2352p-10f;
+    p = nd_fma(p, r, 0x1.123a6cp-7f);
+    p = nd_fma(p, r, 0x1.5558f4p-5f);
+    p = nd_fma(p, r, 0x1.55549p-3f);
+    p = nd_fma(p, r, 0x1.fffffcp-2f);
+    return nd_fma(p, r * r, r) + 1.0f;
+}
+
+/* The sum with 1.5 * 2^23 rounds to a whole number and leaves it, here n + 254,
+ * in the low bits. 2^n in two factors, so that results may be subnormal or
+ * overflow; the first is 2^(n / 2), whose exponent is those bits moved. NaN
+ * comes through all of it. What is too small is cut off as a float and what is
+ * too large as bits: of two limits of one number gcc would make branches. */
 ND_INLINE float nd_exp(float x)
 {
     const int32_t most = (int32_t)nd_float_bits(0x1.8p23f + 254.0f + 128.0f);
@@ -95,17 +107,18 @@ ND_INLINE float nd_exp(float x)
     int32_t k = (int32_t)nd_float_bits(t);
     k = k < most ? k : most;
     float n = nd_bits_float((uint32_t)k) - (0x1.8p23f + 254.0f);
-    float r = nd_fma(n, -0x1.63p-1f, c);         /* exact: ln2's first bits */
-    r = nd_fma(n, 0x1.bd0106p-13f, r);
-    float p = 0x1.6a2352p-10f;
-    p = nd_fma(p, r, 0x1.123a6cp-7f);
-    p = nd_fma(p, r, 0x1.5558f4p-5f);
-    p = nd_fma(p, r, 0x1.55549p-3f);
-    p = nd_fma(p, r, 0x1.fffffcp-2f);
-    p = nd_fma(p, r * r, r) + 1.0f;
     uint32_t half = (uint32_t)k << 22 & 0x7f800000u;
-    return p * nd_bits_float(half) *
+    return nd_exp_rest(c, n) * nd_bits_float(half) *
            nd_bits_float(((uint32_t)k << 23) - half);
+}
+
+/* The same for numbers from -80 to 80, and NaN: nothing is cut off, and 2^n is
+ * one factor, from n + 127 in the low bits. */
+ND_INLINE float nd_exp_near(float x)
+{
+    float t = nd_fma(x, 1.44269504f, 0x1.8p23f + 127.0f);
+    return nd_exp_rest(x, t - (0x1.8p23f + 127.0f)) *
+           nd_bits_float(nd_float_bits(t) << 23);
 }
 
 /* x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt 2): the logarithm is
@@ -143,11 +156,13 @@ ND_INLINE float nd_sigmoid(float x)
     return nd_fma(-n, e / (1.0f + e), n);
 }
 
-/* Near 0 the difference of 1 loses digits, so an odd polynomial takes over. */
+/* Near 0 the difference of 1 loses digits, so an odd polynomial takes over.
+ * From 10 on all is 1. */
 ND_INLINE float nd_tanh(float x)
 {
     float a = fabsf(x), t = x * x;
-    float far = 1.0f - 2.0f / (nd_exp(2.0f * a) + 1.0f);
+    float c = a > 10.0f ? 10.0f : a;
+    float far = 1.0f - 2.0f / (nd_exp_near(2.0f * c) + 1.0f);
     float p = -0x1.75e1ccp-8f;
     p = nd_fma(p, t, 0x1.52269ap-6f);
     p = nd_fma(p, t, -0x1.b83c5ap-5f);
@@ -170,7 +185,7 @@ ND_INLINE float nd_erf(float x)
     g = nd_fma(g, c, 0x1.4647b4p-1f);
     g = nd_fma(g, c, 0x1.20ac3p+0f);
     g = nd_fma(g, c, 0x1.b225b4p-13f);
-    float far = 1.0f - nd_exp(-g);
+    float far = 1.0f - nd_exp_near(-g);
     float p = 0x1.5f953ap-14f;
     p = nd_fma(p, q, -0x1.ab105cp-11f);
     p = nd_fma(p, q, 0x1.54df1ap-8f);
@@ -317,12 +332,6 @@ static inline float nd_max(float a, float b)
  * halves: the bits depend neither on the compiler nor on the machine's vectors.
  */
 #define ND_16(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
-
-/* How many elements are left for the lanes. */
-static inline int64_t nd_lanes(int64_t left)
-{
-    return left < 16 ? left : 16;
-}
 
 /* One loop for each half: compilers unroll these early, and then keep lanes in
  * registers. */
