@@ -25,7 +25,8 @@ static void take_file_names(cg *g)
         "send_forward", "send_backward", "receive_forward", "receive_backward",
         "take_forward", "give_backward", "outputs_at",
     };
-    static const char *const by_device[] = {"buckets_at", "inputs_at", "cleared"};
+    static const char *const by_device[] = {"buckets_at", "inputs_at",
+                                            "cleared"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         cg_take(&g->global, fixed[i]);
     for (int s = 0; s < g->m->program->nstages; s++)

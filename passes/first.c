@@ -1,18 +1,18 @@
 /* first.c - which gradients need not be cleared before a step?
  *
- *   d_up[l] += x' d_h         a product, all of the layer's: the first time in a
- *                             step it writes, then it adds
+ *   d_up[l] += x' d_h         a product, all of the layer's: the first time in
+ *                             a step it writes, then it adds
  *   d_head  += x' d_y         the first of two in its list: the same
  *   d_head  += z' d_y         always adds
  *   d_table[token] += d_x     some rows: cleared when the step begins
  *   nothing adds to d_bias    cleared, too
  *
- * A list of kernels is told whether it has run in this step (r->adds), whichever
- * microbatch and schedule that was. So the first to add to a gradient in its
- * list may write if it writes all of it, and no other list of the device adds to
- * the same part: other stages may have other iterations of a repeat. All of a
- * stage's gradients are in one list. What a device holds and nothing writes so
- * is on its list of what is cleared. first_check.c proves it.
+ * A list of kernels is told whether it has run in this step (r->adds), for any
+ * microbatch. So the first to add to a gradient in its list may write if it
+ * writes all of it, and no other list of the device adds to the same part (other
+ * stages may have other iterations of a repeat). All of a stage's gradients are
+ * in one list. What a device holds and nothing writes so is on its list of what
+ * is cleared. first_check.c proves it.
  */
 #include "passes.h"
 

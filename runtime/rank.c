@@ -399,7 +399,8 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
         st->comm = st->count ? ndrt_count_comm(st->count) : comm;
     }
     if (!st->off || !st->groups || !st->sum || !st->whole || !st->made ||
-        !st->ones || !st->share || !st->all || (config->comm_path && !st->count)) {
+        !st->ones || !st->share || !st->all ||
+        (config->comm_path && !st->count)) {
         ndrt_rank_free(r);
         return NULL;
     }
