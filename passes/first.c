@@ -7,10 +7,10 @@
  *   d_table[token] += d_x     some rows: cleared when the step begins
  *   nothing adds to d_bias    cleared, too
  *
- * A list of kernels is told whether it has run in this step (r->adds), for any
- * microbatch. So the first to add to a gradient in its list may write if it
- * writes all of it, and no other list of the device adds to the same part (other
- * stages may have other iterations of a repeat). All of a stage's gradients are
+ * A list of kernels is told whether it has run before in the step (r->adds), of
+ * any microbatch. So the first to add to a gradient in its list may write if it
+ * writes all of it, and no other list of the device adds to the same part:
+ * other stages may have iterations of their own. All of a stage's gradients are
  * in one list. What a device holds and nothing writes so is on its list of what
  * is cleared. first_check.c proves it.
  */

@@ -5,8 +5,10 @@
  *
  * Those that a step only adds to are cleared. All others are written by what
  * makes them for the first microbatch that their stage runs backward, whichever
- * the schedule takes first, and added to from then on (passes/first.c). Gaps
- * between them have been 0 from the start, and stay so.
+ * the schedule takes first, and added to from then on (passes/first.c). Nobody
+ * writes the gaps between parameters, which count as gradients of 0: so all is
+ * cleared in the first step, and again after the memory was lent to state of
+ * the optimizer on its way to or from a file.
  *
  * NDRT_STALE, for tests: what is not cleared becomes NaN.
  */
@@ -23,6 +25,19 @@ static size_t floats_of(const ndrt_param *q)
     for (int a = 0; a < q->naxes; a++)
         n *= (size_t)q->cap[a];
     return n;
+}
+
+static void clear_all(ndrt_rank *r, void *arg)
+{
+    const ndrt_device *here = ndrt_here(r);
+
+    (void)arg;
+    for (int i = 0; i < here->nplaces; i++) {
+        const ndrt_place *pl = &here->places[i];
+        const ndrt_bucket *b = &r->program->buckets[pl->bucket];
+        if (!b->frozen && pl->grads != NDRT_NONE)
+            ndrt_clear(r, r->arena + pl->grads, b->n * sizeof(float));
+    }
 }
 
 static void clear(ndrt_rank *r, void *arg)
@@ -66,10 +81,14 @@ static void make_stale(const ndrt_rank *r)
 
 ndrt_status ndrt_no_grads(ndrt_rank *r)
 {
-    memset(r->state->made, 0, sizeof(bool) * (size_t)r->program->nstages);
+    ndrt_state *st = r->state;
+    ndrt_status s = ndrt_together(r, st->lent ? clear_all : clear, NULL);
+
+    memset(st->made, 0, sizeof *st->made * (size_t)r->program->nstages);
+    st->lent = false;
     if (getenv("NDRT_STALE"))
         make_stale(r);
-    return ndrt_together(r, clear, NULL);
+    return s;
 }
 
 /* Where backward is in two halves, the second one makes all of them. */

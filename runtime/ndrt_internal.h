@@ -148,6 +148,7 @@ typedef struct ndrt_state {
     int64_t tally_rows;           /* of the batch, that count */
     bool *made;                   /* per stage: has it made its gradients in
                                      this step, of any microbatch? */
+    bool lent;                    /* gradients' memory held something else */
     double *micro_loss;           /* per microbatch; NULL: not asked for */
 } ndrt_state;
 

@@ -384,6 +384,7 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     r->seed = config->train.seed;
     st->config = config;
     st->course = config->course;
+    st->lent = true;
     st->jitter = ndrt_jitter_new(comm->rank);
     st->comm = comm;
     st->off = calloc(2 * ne, sizeof *st->off);
