@@ -291,6 +291,9 @@ void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
+/* Whether what makes v adds to what lies there: "false", "true", or "r->adds"
+ * of what writes a gradient the first time in a step. */
+const char *cg_adds(const nd_code *c, const nd_value *v);
 void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
 /* Both give the name of the function. */
 const char *cg_call_loop(cg_fn *f, nd_kernel *k);

@@ -25,7 +25,8 @@ static void take_file_names(cg *g)
         "send_forward", "send_backward", "receive_forward", "receive_backward",
         "take_forward", "give_backward", "outputs_at",
     };
-    static const char *const by_device[] = {"buckets_at", "inputs_at"};
+    static const char *const by_device[] = {"buckets_at", "inputs_at",
+                                            "cleared"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         cg_take(&g->global, fixed[i]);
     for (int s = 0; s < g->m->program->nstages; s++)
@@ -87,7 +88,8 @@ cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
     nd_buf code = {.arena = g->a};
     g->out = &code;
     if (!nd_buckets_check(g->c) || !nd_extents_check(g->c) ||
-        !nd_overlap_check(g->c) || !nd_rooms_check(g->c) ||
+        !nd_overlap_check(g->c) || !nd_first_check(g->c) ||
+        !nd_rooms_check(g->c) ||
         !nd_memory_check(g->c))
         return NULL;
     for (int s = 0; s < m->program->nstages; s++)

@@ -87,12 +87,11 @@ void cg_grouped(cg_fn *f, nd_kernel *k)
     nd_ref_of(c, op->in[2], &id);
     nd_dest_of(c, op->out[0], &to);
     const nd_ref *w = sum ? &to : &other, *y = sum ? &other : &to;
-    bool acc = nd_info(c, op->out[0])->accum != NULL;
     f->uses_rank = true;
     cg_source_comment(f->g, &f->b, f->indent * 4, op->loc);
     cg_line(f, "%s(r, %s%s, %s, %s, %s, %s, %s);",
             sum ? "ndrt_grouped_sum" : "ndrt_grouped",
-            !sum ? "" : acc ? "true, " : "false, ",
+            sum ? nd_fmt(f->g->a, "%s, ", cg_adds(c, op->out[0])) : "",
             rows_text(f, id.axis, id.rank, &x, y, &id),
             groups_text(f, op, &x, y, w),
             cg_pointer_to(f, &x, false)->name,

@@ -193,12 +193,12 @@ static const char *operand(product *p, const nd_ref *r, bool write)
     return at ? nd_fmt(p->f->g->a, "%s + %s", x, at) : x;
 }
 
-/* "false", "true", or "d > 0" where a summed axis is a loop. */
-static const char *accumulate(product *p, bool acc)
+/* `acc`, or "d > 0" where a summed axis is a loop, or one of both. */
+static const char *accumulate(product *p, const char *acc)
 {
-    const char *s = NULL;
-    if (acc)
-        return "true";
+    const char *s = strcmp(acc, "false") == 0 ? NULL : acc;
+    if (strcmp(acc, "true") == 0)
+        return acc;
     for (int i = 0; i < p->k.n; i++) {
         if (in_dim(p->dk, i) || p->f->g->c->exts.v[p->k.ext[i]].fixed == 1)
             continue;
@@ -219,11 +219,14 @@ static bool may_skip(const product *p)
     return false;
 }
 
-static void clear_result(product *p)
+static void clear_result(product *p, bool first)
 {
     const char *x = cg_pointer_to(p->f, &p->c, true)->name;
     p->f->uses_rank = true;
-    cg_line(p->f, "ndrt_clear(r, %s, %s);", x, cg_bytes(p->f, &p->c));
+    if (first)
+        cg_line(p->f, "if (!r->adds)");
+    cg_line(p->f, "%sndrt_clear(r, %s, %s);", first ? "    " : "", x,
+            cg_bytes(p->f, &p->c));
 }
 
 /* ---- comments ----------------------------------------------------------- */
@@ -246,19 +249,25 @@ static void put_matrix(product *p, nd_buf *b, const nd_ref *r, const group *x,
     nd_put(b, "]");
 }
 
-static void comment(product *p, nd_op *op, bool acc)
+static void comment(product *p, nd_op *op, const char *becomes)
 {
     cg *g = p->f->g;
     nd_buf b = {.arena = g->a};
     nd_put(&b, "/* ");
     put_matrix(p, &b, &p->c, &p->m, p->dm, &p->n, p->dn);
-    nd_put(&b, acc ? " += " : " = ");
+    nd_putf(&b, " %s ", becomes);
     put_matrix(p, &b, &p->a, &p->m, p->dm, &p->k, p->dk);
     nd_put(&b, " ");
     put_matrix(p, &b, &p->b, &p->k, p->dk, &p->n, p->dn);
     nd_put(&b, " */");
     cg_source_comment(g, &p->f->b, p->f->indent * 4, op->loc);
     cg_line(p->f, "%s", b.s);
+}
+
+const char *cg_adds(const nd_code *c, const nd_value *v)
+{
+    const nd_vinfo *info = nd_info(c, v);
+    return info->first ? "r->adds" : info->accum ? "true" : "false";
 }
 
 /* ---- the call ----------------------------------------------------------- */
@@ -268,7 +277,8 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_op *op = k->nodes.v[0].op;
     nd_code *c = f->g->c;
     product p = {.f = f};
-    bool acc = nd_info(c, op->out[0])->accum != NULL || cg_adds_tiles(f, op);
+    const char *acc = cg_adds_tiles(f, op) ? "true" : cg_adds(c, op->out[0]);
+    bool first = nd_info(c, op->out[0])->first;
     cg_ref_of(f, op->in[0], &p.a);
     cg_ref_of(f, op->in[1], &p.b);
     cg_dest_of(f, op->out[0], &p.c);
@@ -283,10 +293,10 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     p.dm = largest_run(c, &p.m, &p.a, &p.c);
     p.dn = largest_run(c, &p.n, &p.b, &p.c);
     p.dk = largest_run(c, &p.k, &p.a, &p.b);
-    comment(&p, op, acc);
-    if (!acc && may_skip(&p)) {
-        clear_result(&p);
-        acc = true;
+    comment(&p, op, first ? "(+)=" : strcmp(acc, "true") ? "=" : "+=");
+    if (strcmp(acc, "true") && may_skip(&p)) {
+        clear_result(&p, first);
+        acc = "true";
     }
     int indent = f->indent;
     dim none = {0};

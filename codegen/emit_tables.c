@@ -207,6 +207,22 @@ static size_t input_place(cg *g, int device, const nd_value *v)
     return (size_t)-1;
 }
 
+/* Parameters whose gradients a step clears; the others are written first. */
+static void put_cleared(cg *g, nd_buf *b, const nd_device_mem *mem,
+                        const char *pre)
+{
+    nd_buf s = {.arena = g->a};
+    nd_putf(&s, "static const int %scleared[] = {", pre);
+    for (int i = 0; i < mem->cleared.n; i++)
+        nd_putf(&s, "%s%s", i ? ", " : "",
+                g->param_name[mem->cleared.v[i]]);
+    nd_put(&s, "};");
+    if (mem->cleared.n)
+        cg_fold(b, 0, s.s);
+    if (mem->cleared.n)
+        nd_put(b, "\n");
+}
+
 static void device_arrays(cg *g, nd_buf *b, int d)
 {
     const nd_device_mem *mem = &g->c->mem.device[d];
@@ -222,6 +238,7 @@ static void device_arrays(cg *g, nd_buf *b, int d)
     }
     if (mem->buckets.n)
         nd_put(b, "};\n");
+    put_cleared(g, b, mem, pre);
     nd_putf(&t, "static const size_t %sinputs_at[] = {", pre);
     for (int i = 0; i < g->m->inputs.n; i++)
         nd_putf(&t, "%s%s", i ? ", " : "",
@@ -244,6 +261,9 @@ static void device_row(cg *g, nd_buf *b, int d)
                 mem->buckets.n, pre);
     if (g->m->inputs.n)
         nd_putf(b, "        .inputs = %sinputs_at,\n", pre);
+    if (mem->cleared.n)
+        nd_putf(b, "        .ncleared = %d,\n        .cleared = %scleared,\n",
+                mem->cleared.n, pre);
     nd_putf(b, "        .loss = %s,\n", cg_place(g, mem->loss));
     if (mem->work_bytes)
         nd_putf(b, "        .work = %zu,\n        .work_bytes = %zu,\n",

@@ -134,7 +134,8 @@ typedef struct kir_part {
     int param;
     nd_len n;                        /* elements */
     int64_t at;                      /* floats of scratch in front of it */
-    bool acc;                        /* added to what is there */
+    bool acc;                        /* added to what is there ... */
+    bool first;                      /* unless it is the first in a step */
 } kir_part;
 
 /* Instructions [row, body) in the row, [body, after) in loops over the inner

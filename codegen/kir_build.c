@@ -361,7 +361,8 @@ static void start_sums(build *b)
             continue;
         nd_ref r = nd_add_ref(b->c, n->op);
         kir_part x = {param_of(b, &r, true), nd_part_len(b->c, &r), n->part_at,
-                      !n->stored};
+                      !n->stored, n->op->nout &&
+                                      nd_info(b->c, n->op->out[0])->first};
         ND_PUSH(b->g->a, &b->out->parts, x);
     }
 }

@@ -11,7 +11,7 @@
  *       }
  *   }
  *   ndrt_barrier(r);
- *   ndrt_add_parts(r, true, d_g, 0, 384);
+ *   ndrt_add_parts(r, r->adds, d_g, 0, 384);
  *   ndrt_barrier(r);
  */
 #include "kir_c.h"
@@ -74,7 +74,8 @@ static void add_parts(kir_c *p)
         const kir_part *x = &p->k->parts.v[i];
         const cg_target *to = &p->k->params.v[x->param].to;
         cg_line(f, "ndrt_add_parts(r, %s, %s, %lld, %s);",
-                x->acc ? "true" : "false", cg_pointer_at(f, to, true)->name,
+                x->first ? "r->adds" : x->acc ? "true" : "false",
+                cg_pointer_at(f, to, true)->name,
                 (long long)x->at, cg_len(f, &x->n));
     }
 }

@@ -65,10 +65,26 @@ static bool has_muon(const nd_code *c)
     return false;
 }
 
-static double floats_of(const cg *g, const nd_bucket *b, bool part)
+/* That a rank updates. */
+static double floats_of(const cg *g, const nd_bucket *b)
 {
     double n = b->frozen ? 0 : (double)b->n;
-    return part && b->zero ? n / nd_group_size(&g->m->mesh, b->zero) : n;
+    return b->zero ? n / nd_group_size(&g->m->mesh, b->zero) : n;
+}
+
+/* That a step clears. */
+static double floats_cleared(const cg *g, int device)
+{
+    const nd_device_mem *mem = &g->c->mem.device[device];
+    double sum = 0;
+    for (int i = 0; i < mem->cleared.n; i++) {
+        const nd_type *t = &g->m->params.v[mem->cleared.v[i]]->value->type;
+        double n = 1;
+        for (int k = 0; k < t->rank; k++)
+            n *= (double)nd_param_cap(g->c, t, k);
+        sum += n;
+    }
+    return sum;
 }
 
 static int states_of(const nd_bucket_place *p)
@@ -83,16 +99,17 @@ static void own_works(cg *g, cg_works *out)
     double calls = g->m->program->ndevices;
     cg_work zero = {.name = "zero gradients"}, norm = {.name = "gradient norm"},
             update = {.name = "update"};
-    for (int d = 0; d < g->m->program->ndevices; d++)
+    for (int d = 0; d < g->m->program->ndevices; d++) {
+        zero.written += 4 * floats_cleared(g, d);
         for (int i = 0; i < mem->device[d].buckets.n; i++) {
             const nd_bucket_place *p = &mem->device[d].buckets.v[i];
             const nd_bucket *b = &mem->buckets.v[p->bucket];
-            double n = floats_of(g, b, true);
-            zero.written += 4 * floats_of(g, b, false);
+            double n = floats_of(g, b);
             norm.read += 4 * n;
             update.read += 4 * n * (2 + states_of(p));
             update.written += 4 * n * (1 + states_of(p));
         }
+    }
     cg_work *all[] = {&zero, &norm, &update};
     for (int i = 0; i < (has_muon(g->c) ? 2 : 3); i++) {
         cg_work *x = all[i];

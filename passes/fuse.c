@@ -569,5 +569,6 @@ nd_code *nd_code_new(nd_module *m)
     nd_overlap(c);
     nd_buckets(c);
     nd_memplan_new(c);
+    nd_first_sums(c);
     return c;
 }

@@ -415,6 +415,8 @@ typedef struct nd_vinfo {
     ND_VEC(nd_op *) users;           /* ops that are neither view nor inline */
     nd_value *alias;                 /* lies where this value lies */
     nd_op *accum;                    /* it only goes into this accumulate */
+    bool first;                      /* ... as the first in a step: it writes
+                                        then, see first.c */
     int yield;                       /* the body's yield it is written as; -1 */
     nd_op *ahead;                    /* the repeat that gathers it one
                                         iteration ahead; or NULL */
@@ -482,6 +484,8 @@ typedef struct nd_device_mem {
     size_t scratch, scratch_bytes;   /* for one kernel at a time */
     size_t tile_bytes;               /* of each thread, beside the arena */
     ND_VEC(nd_bucket_place) buckets;
+    ND_VEC(int) cleared;             /* parameters: a step begins with clearing
+                                        their gradients */
 } nd_device_mem;
 
 typedef struct nd_memplan {
@@ -662,6 +666,16 @@ typedef struct nd_final {
 } nd_final;
 /* By parameter; NULL if the list has nothing to tell. */
 nd_final *nd_finals(nd_code *c, int stage, const nd_kernels *list);
+
+/* ---- first.c, first_check.c: gradients that a step need not clear -------- */
+
+void nd_first_sums(nd_code *c);      /* fills vinfo.first, device_mem.cleared */
+/* The accumulate that a node does the work of, or NULL. */
+const nd_op *nd_added_by(const nd_code *c, const nd_node *n);
+/* Can it write all of what it adds to, instead of adding? */
+bool nd_writes_all(nd_code *c, const nd_kernel *k, const nd_node *n);
+/* Is each gradient cleared, or written first, on every schedule? */
+bool nd_first_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
 bool nd_has_loss(const nd_module *m, int stage);     /* is it this stage's? */

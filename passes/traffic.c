@@ -126,13 +126,19 @@ static void node_reads(walker *w, nd_op *op)
     }
 }
 
+/* Does it add to what lies there, in every microbatch? */
+static bool adds_to(const walker *w, const nd_value *v)
+{
+    const nd_vinfo *x = nd_info(w->c, v);
+    return x->accum && !(x->first && w->c->m->plan.microbatches == 1);
+}
+
 /* Sums over outer axes begin with zeros, which are written first. */
 static void node_writes(walker *w, const nd_node *n)
 {
     nd_op *op = n->op;
     nd_ref r;
-    bool adds = op->kind == OP_ACCUM ||
-                nd_info(w->c, op->out[0])->accum != NULL;
+    bool adds = op->kind == OP_ACCUM || adds_to(w, op->out[0]);
     if (n->add)
         r = nd_add_ref(w->c, op);
     else if (!n->stored || !nd_dest_of(w->c, op->out[0], &r) ||
@@ -151,7 +157,7 @@ static void whole_op(walker *w, nd_op *op)
     for (int i = 0; i < op->nin; i++)
         reads(w, op->in[i]);
     if (op->nout && nd_dest_of(w->c, op->out[0], &r) && r.root != AT_TILE)
-        writes(w, &r, nd_info(w->c, op->out[0])->accum != NULL);
+        writes(w, &r, adds_to(w, op->out[0]));
 }
 
 /* ---- what is read again -------------------------------------------------- */

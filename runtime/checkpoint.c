@@ -119,6 +119,7 @@ ndrt_status ndrt_show_state(ndrt_rank *r, int kind)
     const ndrt_device *here = ndrt_here(r);
     ndrt_status s = NDRT_OK;
 
+    r->state->lent = true;
     for (int i = 0; i < here->nplaces && s == NDRT_OK; i++) {
         const ndrt_place *pl = &here->places[i];
         float *g = (float *)(void *)(r->arena + pl->grads);
@@ -140,6 +141,7 @@ void ndrt_take_state(ndrt_rank *r, int kind)
 {
     const ndrt_device *here = ndrt_here(r);
 
+    r->state->lent = true;
     for (int i = 0; i < here->nplaces; i++) {
         const ndrt_place *pl = &here->places[i];
         const float *g = (const float *)(const void *)(r->arena + pl->grads);

@@ -140,6 +140,10 @@ typedef struct ndrt_device {
     size_t temp_bytes;            /* of these, what no list leaves to others */
     int nplaces;
     const ndrt_place *places;     /* buckets on this device, ascending */
+    int ncleared;
+    const int *cleared;           /* parameters whose gradients are cleared
+                                     before a step; all others are written
+                                     first: see ndrt_rank.adds */
     const size_t *inputs;         /* per program input: byte offset, or
                                      NDRT_NONE */
     size_t loss;                  /* float: sum of the microbatch losses of
@@ -276,6 +280,9 @@ struct ndrt_rank {
     int64_t step;
     uint64_t seed;
     bool training;                /* dropout on */
+    bool adds;                    /* the stage has made its gradients in this
+                                     step, of another microbatch; if not, what
+                                     comes first there writes them */
     int thread, nthreads;         /* which one of the team runs this; 0 and 1
                                      outside of a stage's functions */
     const ndrt_program *program;

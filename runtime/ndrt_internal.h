@@ -152,6 +152,9 @@ typedef struct ndrt_state {
     ndrt_step_line last;          /* the latest step */
     double *tally;                /* sum and count of each metric, or NULL */
     int64_t tally_rows;           /* of the batch, that count */
+    bool *made;                   /* per stage: has it made its gradients in
+                                     this step, of any microbatch? */
+    bool lent;                    /* gradients' memory held something else */
     double *micro_loss;           /* per microbatch; NULL: not asked for */
 } ndrt_state;
 
@@ -720,10 +723,17 @@ const ndrt_group *ndrt_whole_group(const ndrt_rank *r, int param);
 ndrt_status ndrt_open_whole(ndrt_rank *r);
 ndrt_status ndrt_muon(ndrt_rank *r, const ndrt_place *pl, const ndrt_rule *u);
 
+/* ---- grads.c ---------------------------------------------------------- */
+
+/* No gradient has been made: what there is of them is cleared, or will be
+ * written over. */
+ndrt_status ndrt_no_grads(ndrt_rank *r);
+/* After an action. */
+void ndrt_grads_made(ndrt_rank *r, const sched_action *a);
+
 /* ---- train.c ---------------------------------------------------------- */
 
 ndrt_status ndrt_train_loop(ndrt_rank *r);
-ndrt_status ndrt_zero_grads(ndrt_rank *r);
 /* The forward pass alone with training off. only_mb >= 0: that microbatch. */
 ndrt_status ndrt_forward(ndrt_rank *r, int only_mb);
 /* The sum of the losses of the microbatches here; NULL: not on this stage. */

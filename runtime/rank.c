@@ -384,12 +384,14 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
     r->seed = config->train.seed;
     st->config = config;
     st->course = config->course;
+    st->lent = true;
     st->jitter = ndrt_jitter_new(comm->rank);
     st->comm = comm;
     st->off = calloc(2 * ne, sizeof *st->off);
     st->groups = calloc((size_t)p->ngroups + 1, sizeof *st->groups);
     st->sum = calloc(3 * nb, sizeof *st->sum);
     st->whole = calloc((size_t)p->nparams + 1, sizeof *st->whole);
+    st->made = calloc((size_t)p->nstages + 1, sizeof *st->made);
     st->ones = calloc((size_t)comm->size, sizeof *st->ones);
     st->share = calloc((size_t)comm->size, sizeof *st->share);
     st->all = calloc((size_t)comm->size * NDRT_WIDE, sizeof *st->all);
@@ -397,8 +399,9 @@ ndrt_rank *ndrt_rank_new(const ndrt_program *p, const ndrt_config *config,
         st->count = ndrt_count_new(p, comm);
         st->comm = st->count ? ndrt_count_comm(st->count) : comm;
     }
-    if (!st->off || !st->groups || !st->sum || !st->whole || !st->ones ||
-        !st->share || !st->all || (config->comm_path && !st->count)) {
+    if (!st->off || !st->groups || !st->sum || !st->whole || !st->made ||
+        !st->ones || !st->share || !st->all ||
+        (config->comm_path && !st->count)) {
         ndrt_rank_free(r);
         return NULL;
     }
@@ -438,6 +441,7 @@ void ndrt_rank_free(ndrt_rank *r)
     free(st->sum);
     free(st->whole);
     free(st->off);
+    free(st->made);
     free(st->ones);
     free(st->share);
     free(st->all);

@@ -1,6 +1,6 @@
 /* train.c - the step loop.
  *
- * A step loads the batch, zeroes the gradients, runs `pre`, walks the device's
+ * A step loads the batch, forgets the gradients, runs `pre`, walks the device's
  * row of actions, then reduces, checks and updates. It allocates nothing.
  *
  * Generated functions return nothing. A failure inside one (a collective that
@@ -118,8 +118,11 @@ ndrt_status ndrt_act(ndrt_rank *r, const sched_action *a)
     if (back && stage->again)
         s = ndrt_micro_again(r, stage->run[NDRT_F]);
     ndrt_early_begin(r, a);
+    if (sched_is_compute(a->op))
+        r->adds = r->state->made[a->stage];
     if (s == NDRT_OK)
         s = run_action(r, a->op);
+    ndrt_grads_made(r, a);
     if (s == NDRT_OK)
         s = ndrt_early_end(r, a);
     if (s == NDRT_OK && local && back)
@@ -140,24 +143,6 @@ ndrt_status ndrt_forward(ndrt_rank *r, int only_mb)
 }
 
 /* ---- a step ----------------------------------------------------------- */
-
-static void zero_grads(ndrt_rank *r, void *arg)
-{
-    const ndrt_device *here = ndrt_here(r);
-
-    (void)arg;
-    for (int i = 0; i < here->nplaces; i++) {
-        const ndrt_place *pl = &here->places[i];
-        const ndrt_bucket *b = &r->program->buckets[pl->bucket];
-        if (!b->frozen && pl->grads != NDRT_NONE)
-            ndrt_clear(r, r->arena + pl->grads, b->n * sizeof(float));
-    }
-}
-
-ndrt_status ndrt_zero_grads(ndrt_rank *r)
-{
-    return ndrt_together(r, zero_grads, NULL);
-}
 
 static bool all_finite(const float *x, size_t n)
 {
@@ -224,7 +209,7 @@ static ndrt_status run_actions(ndrt_rank *r)
 {
     r->state->updated = 0;
     r->state->squares = 0.0;
-    ndrt_status s = ndrt_zero_grads(r);
+    ndrt_status s = ndrt_no_grads(r);
 
     ndrt_spent(r, NDRT_PART_ZERO);
     if (s == NDRT_OK)

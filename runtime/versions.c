@@ -91,7 +91,7 @@ ndrt_status ndrt_update_now(ndrt_rank *r, const sched_action *a)
     st->squares += ndrt_square_norm(r) * m;
     s = ndrt_update(r, m, ndrt_lr(&st->config->train, r->step));
     if (s == NDRT_OK)
-        s = ndrt_zero_grads(r);
+        s = ndrt_no_grads(r);
     st->updated++;
     return s;
 }

@@ -190,6 +190,16 @@ static void rows_of(ll_kernel *p, ll_span rows)
     ll_close_loop(p, l);
 }
 
+/* Is a part added to what is there? An i32. */
+static LLVMValueRef adds(ll_kernel *p, const kir_part *part)
+{
+    ll *x = p->x;
+    if (!part->first)
+        return ll_int(x, LL_I32, part->acc).v;
+    LLVMValueRef v = ll_field(p, offsetof(ndrt_rank, adds), x->i8);
+    return x->api->BuildZExt(x->b, v, x->i32, "");
+}
+
 static void rows_in_parts(ll_kernel *p)
 {
     ll *x = p->x;
@@ -215,7 +225,7 @@ static void rows_in_parts(ll_kernel *p)
     ll_barrier(p);
     for (int i = 0; i < k->parts.n; i++) {
         const kir_part *part = &k->parts.v[i];
-        LLVMValueRef add[] = {p->rank, ll_int(x, LL_I32, part->acc).v,
+        LLVMValueRef add[] = {p->rank, adds(p, part),
                               whole[part->param], ll_const(p, part->at),
                               ll_len(p, &part->n)};
         ll_runtime(p, "ndrt_add_parts", x->nothing, "pipll", add);
