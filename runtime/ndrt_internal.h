@@ -454,8 +454,8 @@ ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
 /* ---- products.c: the products of a step, alone --------------------------- */
 
 ndrt_status ndrt_products_open(ndrt_rank *r);
-/* Whoever computes a product says so. */
-void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
+/* Whoever computes a product says so. own: by the calling thread alone. */
+void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool own, bool acc,
                        const ndrt_matrix *a, const ndrt_matrix *b,
                        const ndrt_matrix *c);
 /* Around a training step; all ranks call them. */
