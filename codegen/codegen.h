@@ -169,6 +169,7 @@ typedef struct cg {
     bool starts_scatter, starts_gather, starts_exchange;
     bool uses_weight, uses_gradient, uses_at_stage;
     bool early;                      /* some function tells what is done */
+    bool small, small_bf16;          /* products within tiles */
     bool marked;                     /* its kernels are */
     ND_VEC(cg_mark) marks;           /* in the order of the text */
     nd_table mark_of, mark_named;    /* nd_kernel, function -> mark + 1 */

@@ -97,8 +97,9 @@ cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
     cg_count_marks(g);
     name_table_extents(g);
     cg_emit_header(g, out);
-    nd_put(out, "#include <ndrt.h>\n#include <ndrt_math.h>\n\n"
-                "#ifdef __clang__             /* not every loop has a vector "
+    nd_putf(out, "#include <ndrt.h>\n#include <ndrt_math.h>\n%s\n",
+            g->small || g->small_bf16 ? "#include <ndrt_small.h>\n" : "");
+    nd_put(out, "#ifdef __clang__             /* not every loop has a vector "
                 "form */\n"
                 "#pragma clang diagnostic ignored \"-Wpass-failed\"\n"
                 "#endif\n\n");

@@ -317,6 +317,8 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     open_loops(f, &sums);
     f->uses_rank = true;
     nd_dtype t = op->in[0]->type.dtype;
+    f->g->small |= f->tiles && t == ND_F32;
+    f->g->small_bf16 |= f->tiles && t == ND_BF16;
     cg_line(f, "ndrt_gemm%s%s(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
             "%s, %s);", t == ND_BF16 ? "_bf16" : t == ND_F16 ? "_f16" : "",
             share || f->tiles ? "_own" : "", accumulate(&p, acc),

@@ -423,6 +423,10 @@ static void emit_program(cg *g, nd_buf *b)
     nd_putf(b, "static const ndrt_program program = {\n    .name = %s,\n"
                "    .source = %s,\n    .cpu = NDRT_CPU,\n",
             cg_text_of(g, g->m->name), cg_text_of(g, source_name(g)));
+    if (g->small)
+        nd_put(b, "    .small = nd_small,\n");
+    if (g->small_bf16)
+        nd_put(b, "    .small_bf16 = nd_small_bf16,\n");
     if (real_axes)
         nd_putf(b, "    .nmesh = %d,\n    .mesh_name = mesh_name,\n"
                    "    .mesh_size = mesh_size,\n", real_axes);

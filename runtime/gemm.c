@@ -315,7 +315,7 @@ void ndrt_gemm(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 
     if (m == 0 || n == 0)
         return;
-    ndrt_note_product(r, NDRT_W32, acc, &x, &y, &z);
+    ndrt_note_product(r, NDRT_W32, false, acc, &x, &y, &z);
     ndrt_gemm_noted(r, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
 }
 
@@ -344,7 +344,15 @@ void ndrt_gemm_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                    const float *b, int64_t b_r, int64_t b_c,
                    float *c, int64_t c_r, int64_t c_c)
 {
-    ndrt_rank one = ndrt_without_team(r);
+    ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
+    ndrt_matrix z = {c, m, n, c_r, c_c};
+    ndrt_small *small = r->program->small;
 
-    ndrt_gemm(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
+    if (m == 0 || n == 0)
+        return;
+    ndrt_note_product(r, NDRT_W32, true, acc, &x, &y, &z);
+    if (small && small(acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c))
+        return;
+    ndrt_rank one = ndrt_without_team(r);
+    ndrt_gemm_noted(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
 }

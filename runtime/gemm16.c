@@ -68,6 +68,21 @@ static void wide_gemm(ndrt_rank *r, bool acc, const ndrt_matrix *a,
                     y.c, to, c->r, c->c);
 }
 
+/* ---- products --------------------------------------------------------- */
+
+static void noted_bf16(ndrt_rank *r, bool acc, ndrt_matrix x, ndrt_matrix y,
+                       ndrt_matrix z, float *c)
+{
+    ndrt_mm_key key = {.acc = acc, .bf16 = true};
+    bool library = ndrt_mm_arrange(&x, &y, &z, &key);
+    ndrt_mm_key piece = ndrt_mm_piece(&key);
+
+    if (library && ndrt_mm_has_bf16(r, &piece))
+        ndrt_mm_share(r, &key, x.x, y.x, c);
+    else
+        wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);
+}
+
 void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                     const uint16_t *a, int64_t a_r, int64_t a_c,
                     const uint16_t *b, int64_t b_r, int64_t b_c,
@@ -75,17 +90,38 @@ void ndrt_gemm_bf16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
 {
     ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
     ndrt_matrix z = {c, m, n, c_r, c_c};
-    ndrt_mm_key key = {.acc = acc, .bf16 = true};
 
     if (m == 0 || n == 0)
         return;
-    ndrt_note_product(r, NDRT_WBF16, acc, &x, &y, &z);
-    bool library = ndrt_mm_arrange(&x, &y, &z, &key);
-    ndrt_mm_key piece = ndrt_mm_piece(&key);
-    if (library && ndrt_mm_has_bf16(r, &piece))
-        ndrt_mm_share(r, &key, x.x, y.x, c);
-    else
-        wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);
+    ndrt_note_product(r, NDRT_WBF16, false, acc, &x, &y, &z);
+    noted_bf16(r, acc, x, y, z, c);
+}
+
+void ndrt_gemm_bf16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n,
+                        int64_t k, const uint16_t *a, int64_t a_r,
+                        int64_t a_c, const uint16_t *b, int64_t b_r,
+                        int64_t b_c, float *c, int64_t c_r, int64_t c_c)
+{
+    ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
+    ndrt_matrix z = {c, m, n, c_r, c_c};
+    ndrt_small_bf16 *small = r->program->small_bf16;
+
+    if (m == 0 || n == 0)
+        return;
+    ndrt_note_product(r, NDRT_WBF16, true, acc, &x, &y, &z);
+    if (small && small(acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c))
+        return;
+    ndrt_rank one = ndrt_without_team(r);
+    noted_bf16(&one, acc, x, y, z, c);
+}
+
+static void gemm_f16(ndrt_rank *r, bool own, bool acc, const ndrt_matrix *x,
+                     const ndrt_matrix *y, const ndrt_matrix *z, float *c)
+{
+    if (x->rows == 0 || y->cols == 0)
+        return;
+    ndrt_note_product(r, NDRT_WF16, own, acc, x, y, z);
+    wide_gemm(r, acc, x, y, z, c, widen_f16);
 }
 
 void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -96,20 +132,7 @@ void ndrt_gemm_f16(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
     ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
     ndrt_matrix z = {c, m, n, c_r, c_c};
 
-    if (m == 0 || n == 0)
-        return;
-    ndrt_note_product(r, NDRT_WF16, acc, &x, &y, &z);
-    wide_gemm(r, acc, &x, &y, &z, c, widen_f16);
-}
-
-void ndrt_gemm_bf16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n,
-                        int64_t k, const uint16_t *a, int64_t a_r,
-                        int64_t a_c, const uint16_t *b, int64_t b_r,
-                        int64_t b_c, float *c, int64_t c_r, int64_t c_c)
-{
-    ndrt_rank one = ndrt_without_team(r);
-
-    ndrt_gemm_bf16(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
+    gemm_f16(r, false, acc, &x, &y, &z, c);
 }
 
 void ndrt_gemm_f16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
@@ -117,7 +140,9 @@ void ndrt_gemm_f16_own(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
                        const uint16_t *b, int64_t b_r, int64_t b_c,
                        float *c, int64_t c_r, int64_t c_c)
 {
+    ndrt_matrix x = {a, m, k, a_r, a_c}, y = {b, k, n, b_r, b_c};
+    ndrt_matrix z = {c, m, n, c_r, c_c};
     ndrt_rank one = ndrt_without_team(r);
 
-    ndrt_gemm_f16(&one, acc, m, n, k, a, a_r, a_c, b, b_r, b_c, c, c_r, c_c);
+    gemm_f16(&one, true, acc, &x, &y, &z, c);
 }

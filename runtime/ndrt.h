@@ -223,10 +223,23 @@ typedef struct ndrt_train {
     const char *save_folder;
 } ndrt_train;
 
+/* ndrt_gemm_own and ndrt_gemm_bf16_own by what was compiled with the program
+ * (ndrt_small.h); false: that is nothing for this product. */
+typedef bool ndrt_small(bool acc, int64_t m, int64_t n, int64_t k,
+                        const float *a, int64_t a_r, int64_t a_c,
+                        const float *b, int64_t b_r, int64_t b_c,
+                        float *c, int64_t c_r, int64_t c_c);
+typedef bool ndrt_small_bf16(bool acc, int64_t m, int64_t n, int64_t k,
+                             const uint16_t *a, int64_t a_r, int64_t a_c,
+                             const uint16_t *b, int64_t b_r, int64_t b_c,
+                             float *c, int64_t c_r, int64_t c_c);
+
 typedef struct ndrt_program {
     const char *name;             /* "gpt" */
     const char *source;           /* "gpt.nd" */
     const bool *cpu;              /* NDRT_CPU, or NULL: any processor */
+    ndrt_small *small;            /* or NULL, as the next */
+    ndrt_small_bf16 *small_bf16;
     int nmesh;
     const char *const *mesh_name;
     const int *mesh_size;

@@ -481,8 +481,8 @@ void ndrt_turn(float *to, int64_t to_row, const float *x, int64_t x_row,
 /* ---- products.c: the products of a step, alone --------------------------- */
 
 ndrt_status ndrt_products_open(ndrt_rank *r);
-/* Whoever computes a product says so. */
-void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
+/* Whoever computes a product says so. own: by the calling thread alone. */
+void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool own, bool acc,
                        const ndrt_matrix *a, const ndrt_matrix *b,
                        const ndrt_matrix *c);
 /* Around a training step; all ranks call them. */

@@ -79,7 +79,7 @@ static bool grow(void *v, size_t *room, size_t n, size_t size)
 
 /* ---- noting ----------------------------------------------------------- */
 
-void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
+void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool own, bool acc,
                        const ndrt_matrix *a, const ndrt_matrix *b,
                        const ndrt_matrix *c)
 {
@@ -93,8 +93,8 @@ void ndrt_note_product(const ndrt_rank *r, ndrt_width width, bool acc,
         return;
     }
     l->v[l->n++] = (product){
-        .width = width, .own = r->nthreads <= 1 && p->nthreads > 1,
-        .acc = acc, .m = a->rows, .n = b->cols, .k = a->cols,
+        .width = width, .own = own, .acc = acc, .m = a->rows, .n = b->cols,
+        .k = a->cols,
         .a = *a, .b = *b, .c = (float *)(uintptr_t)c->x, .c_r = c->r,
         .c_c = c->c};
 }

@@ -55,7 +55,7 @@ folder_of() {
     ir.h | ops.def) echo ir ;;
     passes.h | passes.def) echo passes ;;
     codegen.h) echo codegen ;;
-    ndrt.h | ndrt_math.h) echo runtime ;;
+    ndrt.h | ndrt_math.h | ndrt_small.h) echo runtime ;;
     *) echo own ;;
     esac
 }
