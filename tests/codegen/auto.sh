@@ -3,7 +3,7 @@
 # it is as fast as the best schedule with a name, that the program has the bytes
 # that were told, and that it computes what 1f1b computes, every bit.
 set -u
-export NDC_CFLAGS=-O1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 ndc=$NDC_BUILD/ndc
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

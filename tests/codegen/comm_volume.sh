@@ -41,11 +41,13 @@ program() {
 # on the data
 said() {
     for r in $(seq 0 $((ranks - 1))); do
-        "$ndc" "$@" --emit=comm --rank "$r" 2> err | tr -d , | awk -v rank="$r" '
-            /^  sums/ { sums = 1 }
-            sums && $2 == "over" && $1 != "all" {
-                print rank, $1, $3, $4, $6 ~ /~/ ? "?" : $6 }'
-    done | sort
+        echo "rank $r"
+        "$ndc" "$@" --emit=comm --rank "$r" 2> err
+    done | tr -d , | awk '
+        /^rank [0-9]+$/ { rank = $2; sums = 0 }
+        /^  sums/ { sums = 1 }
+        sums && $2 == "over" && $1 != "all" {
+            print rank, $1, $3, $4, $6 ~ /~/ ? "?" : $6 }' | sort
 }
 
 # The same of the file that the run wrote.

@@ -3,7 +3,7 @@
 # of the source, in every form; ten steps of gpt with clipping give the losses
 # of one rank, and under mpirun the same bits as threads.
 set -u
-[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 ndc=$NDC_BUILD/ndc
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -4,7 +4,8 @@ The models of tests/fixtures train three steps of SGD, with the clip active and
 other numbers of masked targets in each row, on every mesh of ROWS, ranks being
 threads and being processes. Losses, gradient norms and parameters are within
 1e-5 of one rank's, and all copies of a parameter have the same bits
-(--check-replicas). Without --all each row is run with one model, in turn.
+(--check-replicas). Without --all each row is run with one model, in turn, and
+every second one as processes.
 """
 import argparse
 import concurrent.futures
@@ -232,14 +233,13 @@ class Sweep:
             head = json.loads(f.read(n))
         return [t["shape"] for name, t in head.items() if name != "__metadata__"]
 
-    def run(self, row, model):
+    def run(self, row, model, mpi):
         sets = self.sets(model, row)
         stem = os.path.join(self.work, "%s.%s" % (row.name, model))
         try:
             data, init, (steps1, weights1, shapes1) = self.one_rank(model, sets)
             self.compile(model, row.plan(model), sets, stem)
-            launchers = [()] + ([] if self.args.no_mpi else
-                                [("mpirun", "--oversubscribe", "-n", str(row.ranks))])
+            launchers = [()] + ([("mpirun", "--oversubscribe", "-n", str(row.ranks))] if mpi else [])
             bits = None
             for launch in launchers:
                 steps, weights = self.train(stem, data, init, stem + ".log", launch)
@@ -279,10 +279,11 @@ def main():
         if not (args.all or args.rows):
             models = [models[i % len(models)]]
         if not args.rows or row.name in args.rows:
-            jobs += [(row, m) for m in models]
+            mpi = not args.no_mpi and (args.all or bool(args.rows) or i % 2 == 0)
+            jobs += [(row, m, mpi) for m in models]
     with tempfile.TemporaryDirectory() as work:
         sweep = Sweep(args, work)
-        for row, model in jobs:        # before the workers ask for them together
+        for row, model, _ in jobs:     # before the workers ask for them together
             sweep.one_rank(model, sweep.sets(model, row))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             failed = 0

@@ -6,8 +6,8 @@
 # other way, about one in 30000: hence other numbers are tried before a program
 # counts as wrong, while a cast too many or too few is wrong with all of them.
 set -u
-# Half of the time is the C compiler's; the cases and the answers of PyTorch are
-# for code as users get it.
+# Half of the time is the C compiler's; the examples and the answers of PyTorch
+# are for code as users get it.
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
 tool=$NDC_BUILD/tests/nd_diff
 work=$(mktemp -d)
@@ -30,7 +30,10 @@ with_plan() {
 sed 's/seed      = 1/&\n  precision = bf16/' "$NDC_SOURCE/examples/gpt.nd" \
     > "$work/gpt.nd"
 toy="--set batch=6 --set seq=5 --set vocab=13 --set d=12 --set heads=3 --set layers=4"
+line=0
 while IFS='|' read -r mesh rules more; do
+    line=$((line + 1))               # every second one; all with NDC_LONG
+    [ -n "${NDC_LONG:-}" ] || [ $((line % 2)) = 1 ] || continue
     with_plan "$mesh" "$rules" "$more"
     check --plan "$work/plan" $toy "$work/gpt.nd"
     count=$((count + 1))

@@ -3,7 +3,7 @@
 # evaluator's. An encoder and a decoder train on three ranks as on one, and a
 # checkpoint of either goes on with the other.
 set -u
-export NDC_CFLAGS="${NDC_CFLAGS:--O1}"
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 ndc=$NDC_BUILD/ndc
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -5,8 +5,8 @@
 # seeds, 200 with NDC_LONG, 8 with sanitizers, under which the programs are slow
 # to compile. `nd_random --seed N --plan K` prints the program of a failure.
 set -u
-# Half of the time is the C compiler's; the cases and the answers of PyTorch are
-# for code as users get it.
+# Half of the time is the C compiler's; the examples and the answers of PyTorch
+# are for code as users get it.
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
 bin=$NDC_BUILD/tests
 work=$(mktemp -d)

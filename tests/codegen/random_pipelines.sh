@@ -10,6 +10,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 to=12 mpi=''
 [ -z "${NDC_LONG:-}" ] || to=200
 case ${NDC_HAVE:-} in *mpi*) mpi=--mpi ;; esac
-export NDC_CFLAGS='-O1 -fno-openmp-simd -fno-tree-vectorize'
+optimize=-Og
+[ -z "${NDC_LONG:-}" ] || optimize=-O1
+export NDC_CFLAGS="$optimize -fno-openmp-simd -fno-tree-vectorize"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 exec python3 "$here/random_pipelines.py" --ndc "$NDC_BUILD/ndc" $mpi "${1:-1}" "${2:-$to}"

@@ -7,8 +7,8 @@ command -v python3 >/dev/null || exit 77
 case ${NDC_HAVE:-} in *sanitize*) exit 77 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 all='' mpi=--no-mpi
-[ -z "${NDC_LONG:-}" ] || all=--all
-export NDC_CFLAGS=-O1
+export NDC_CFLAGS=-Og
+[ -z "${NDC_LONG:-}" ] || { all=--all NDC_CFLAGS=-O1; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 case ${NDC_HAVE:-} in *mpi*) mpi='' ;; esac
 exec python3 "$here/schedules.py" --ndc "$NDC_BUILD/ndc" $all $mpi "$@"

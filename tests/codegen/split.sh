@@ -4,7 +4,7 @@
 # the parameters as the same program does under 1f1b, to the last bit. Every fourth
 # line; all with NDC_LONG.
 set -u
-[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 source=${NDC_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 tool=${NDC_BUILD:-$source/build}/tests/nd_diff
 work=$(mktemp -d)

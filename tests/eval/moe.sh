@@ -5,7 +5,7 @@
 # in generated programs. Five experts for two
 # to six tokens, so some get none; rows of zeros, for which all experts tie.
 set -u
-[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0 count=0

@@ -10,7 +10,7 @@
 # program and the plan; with `forever` it goes on until it is stopped and prints
 # the seeds that fail.
 set -u
-[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 here=$(cd "$(dirname "$0")" && pwd)
 source=${NDC_SOURCE:-$here/../..}
 build=$(cd "${NDC_BUILD:-$source/build}" && pwd) || exit 2

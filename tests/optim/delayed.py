@@ -214,7 +214,7 @@ class Bench:
             "x": ("F32", [rows, D], [v for r in x for v in r]), "part": ("F32", [rows], part)})
 
     def call(self, words, ok=0):
-        env = dict(os.environ, NDC_CFLAGS="-O1", NDRT_JITTER="200")
+        env = dict(os.environ, NDC_CFLAGS="-O1" if os.environ.get("NDC_LONG") else "-Og", NDRT_JITTER="200")
         r = subprocess.run(words, cwd=self.work, capture_output=True, text=True, timeout=120, env=env)
         check(r.returncode == ok, "%s\nexit %d\n%s" % (" ".join(words), r.returncode, r.stderr[-2000:]))
         return r.stdout + r.stderr

@@ -2,7 +2,7 @@
 # on more, in f32 and bf16; and training goes on as if nothing had been asked.
 ndc=$NDC_BUILD/ndc
 [ -x "$ndc" ] || exit 77
-export NDC_CFLAGS=-O1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 bad=0

@@ -2,7 +2,7 @@
 # of its own schedule, and what it refuses, with the reason, before it starts.
 ndc=$NDC_BUILD/ndc
 [ -x "$ndc" ] || exit 77
-export NDC_CFLAGS=-O1
+[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 bad=0
