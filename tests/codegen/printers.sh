@@ -131,5 +131,9 @@ same "$dir/gpt.nd" $toy --mesh pp=1,dp=1,tp=2
 
 if [ -n "${NDC_LONG:-}" ]; then
     NDC_KERNELS=llvm sh "$NDC_SOURCE/tests/codegen/oracle.sh" || bad=1
+    [ "$(uname -m)" = x86_64 ] && {
+        NDC_CPU=x86-64-v3 NDC_KERNELS=llvm \
+            sh "$NDC_SOURCE/tests/codegen/oracle.sh" || bad=1
+    }
 fi
 exit $bad
