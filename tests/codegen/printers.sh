@@ -60,7 +60,7 @@ trained() {
         'data = synthetic' 'optimizer = sgd(lr = 0.001)'
 }
 
-some="diff/elementwise narrow/dtypes attention_tiles"
+some="diff/elementwise narrow/dtypes narrow/wide_sums attention_tiles"
 if [ -n "${NDC_LONG:-}" ]; then
     some=$(cd "$NDC_SOURCE/tests" &&
         ls codegen/*tiles.nd codegen/diff/*.nd codegen/narrow/*.nd \
