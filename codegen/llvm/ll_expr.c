@@ -7,8 +7,6 @@
  */
 #include "ll.h"
 
-#include <string.h>
-
 ll_type ll_type_from(nd_dtype t)
 {
     switch (t) {
@@ -427,13 +425,10 @@ void ll_inst(ll_kernel *p, int at)
     const kir_inst *i = &p->k->inst.v[at];
     ll_value *v = &p->value[at];
     switch (i->op) {
-    case KIR_CONST: {
-        const char *s = cg_number(x->g->a, i->type, i->num);
-        bool wide = strncmp(s, "INT64_C(", 8) == 0;
-        *v = wide ? ll_int(x, LL_I64, (int64_t)i->num)
-                  : ll_convert(x, ll_eval(x, s, NULL), ll_type_from(i->type));
+    case KIR_CONST:
+        *v = ll_convert(x, ll_eval(x, cg_number(x->g->a, i->type, i->num),
+                                   NULL), ll_type_from(i->type));
         break;
-    }
     case KIR_INDEX:
         *v = index_value(p, i);
         break;

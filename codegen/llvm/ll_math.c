@@ -122,6 +122,10 @@ static bool builtin(ll *x, const ll_token *name, ll_value *arg, int n,
                  {"nd_float_bits", LL_F32, LL_U32},
                  {"nd_bits_double", LL_U64, LL_F64},
                  {"nd_double_bits", LL_F64, LL_U64}};
+    if (ll_is(name, "INT64_C") && n == 1) {
+        *v = ll_convert(x, arg[0], LL_I64);
+        return true;
+    }
     for (size_t i = 0; i < sizeof casts / sizeof *casts; i++)
         if (ll_is(name, casts[i].name) && n == 1) {
             ll_value a = ll_convert(x, arg[0], casts[i].from);

@@ -60,7 +60,7 @@ trained() {
         'data = synthetic' 'optimizer = sgd(lr = 0.001)'
 }
 
-some="diff/elementwise narrow/dtypes attention_tiles"
+some="diff/elementwise narrow/dtypes narrow/wide_sums attention_tiles"
 if [ -n "${NDC_LONG:-}" ]; then
     some=$(cd "$NDC_SOURCE/tests" &&
         ls codegen/*tiles.nd codegen/diff/*.nd codegen/narrow/*.nd \
@@ -131,5 +131,9 @@ same "$dir/gpt.nd" $toy --mesh pp=1,dp=1,tp=2
 
 if [ -n "${NDC_LONG:-}" ]; then
     NDC_KERNELS=llvm sh "$NDC_SOURCE/tests/codegen/oracle.sh" || bad=1
+    [ "$(uname -m)" = x86_64 ] && {
+        NDC_CPU=x86-64-v3 NDC_KERNELS=llvm \
+            sh "$NDC_SOURCE/tests/codegen/oracle.sh" || bad=1
+    }
 fi
 exit $bad
