@@ -445,6 +445,7 @@ typedef struct ndrt_mm_key {
     int64_t m, n, k, lda, ldb, ldc;
     bool ta, tb, acc;
     bool bf16;                    /* A and B are; C is float */
+    bool in_order;                /* a piece, see gemm_dnnl.c; or several */
 } ndrt_mm_key;
 /* ndrt_gemm of a product that --products has noted. */
 void ndrt_gemm_noted(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
