@@ -297,7 +297,8 @@ void ndrt_spent(ndrt_rank *r, ndrt_chore part);
 /* A training step begins, or ends: marks outside of one mean nothing. */
 void ndrt_profile_step(ndrt_rank *r, bool on);
 ndrt_status ndrt_profile_open(ndrt_rank *r);
-/* All ranks call these; rank 0 writes the file. */
+/* All ranks call these; rank 0 writes the file. Peaks are measured once more at
+ * each call, and the best is kept. */
 ndrt_status ndrt_profile_peaks(ndrt_rank *r);
 ndrt_status ndrt_profile_write(ndrt_rank *r);
 void ndrt_profile_free(ndrt_rank *r);
