@@ -198,6 +198,7 @@ static ndrt_mm_key part_of(const ndrt_mm_key *key, const cut *c, int64_t n)
     ndrt_mm_key part = *key;
 
     *(c->rows ? &part.m : &part.n) = n;
+    part.in_order = c->n > 1 && (key->ta || !c->rows);
     return part;
 }
 

@@ -9,6 +9,12 @@
  * it knows itself. The scratchpad is ours: one buffer per thread, as large as
  * the greediest needs. Where the CPU has no bf16, that is remembered as a
  * product that cannot run.
+ *
+ * The library has two kinds of them. One adds up in order, as dnnl_sgemm does.
+ * The other takes matrices without gaps between rows only, and adds up in an
+ * order that all pieces of rows have. It is left to choose but where pieces
+ * have gaps and the whole has none: then all are of the first kind (in_order),
+ * which where A is transposed is also the faster one.
  */
 #include "ndrt_internal.h"
 
@@ -37,6 +43,16 @@ struct ndrt_mm {
     size_t scratch_bytes;
 };
 
+/* Is it the kind that adds up in order? */
+static bool is_gemm(const_dnnl_primitive_desc_t pd)
+{
+    const char *name = NULL;
+    dnnl_status_t s =
+        dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
+
+    return !s && name && strstr(name, "gemm:jit");
+}
+
 /* ---- what differs between the versions -------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -49,10 +65,15 @@ typedef dnnl_memory_desc_t md_own;
 #define ADD_TO_C(ops) dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_f32)
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
-                              const md_own md[3], dnnl_primitive_attr_t attr)
+                              const md_own md[3], dnnl_primitive_attr_t attr,
+                              bool in_order)
 {
-    return dnnl_matmul_primitive_desc_create(pd, engine, md[0], md[1], NULL,
-                                             md[2], attr);
+    dnnl_status_t s = dnnl_matmul_primitive_desc_create(
+        pd, engine, md[0], md[1], NULL, md[2], attr);
+
+    while (!s && in_order && !is_gemm(*pd))
+        s = dnnl_primitive_desc_next_impl(*pd);
+    return s == dnnl_last_impl_reached ? dnnl_unimplemented : s;
 }
 
 #else
@@ -65,12 +86,28 @@ typedef dnnl_memory_desc_t md_own;
 #define ADD_TO_C(ops) dnnl_post_ops_append_sum(ops, 1.0f)
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
-                              const md_own md[3], dnnl_primitive_attr_t attr)
+                              const md_own md[3], dnnl_primitive_attr_t attr,
+                              bool in_order)
 {
+    dnnl_primitive_desc_iterator_t it = NULL;
     dnnl_matmul_desc_t d;
     dnnl_status_t s = dnnl_matmul_desc_init(&d, &md[0], &md[1], NULL, &md[2]);
 
-    return s ? s : dnnl_primitive_desc_create(pd, &d, attr, engine, NULL);
+    s = s ? s : dnnl_primitive_desc_iterator_create(&it, &d, attr, engine,
+                                                    NULL);
+    while (!s && !*pd) {
+        *pd = dnnl_primitive_desc_iterator_fetch(it);
+        if (!*pd)
+            s = dnnl_out_of_memory;
+        else if (in_order && !is_gemm(*pd)) {
+            dnnl_primitive_desc_destroy(*pd);
+            *pd = NULL;
+            s = dnnl_primitive_desc_iterator_next(it);
+        }
+    }
+    if (it)
+        dnnl_primitive_desc_iterator_destroy(it);
+    return s == dnnl_iterator_ends ? dnnl_unimplemented : s;
 }
 
 #endif
@@ -160,7 +197,8 @@ static dnnl_status_t make(ndrt_mm *mm, product *p)
     dnnl_status_t s = describe_operands(md, &p->key);
 
     s = s ? s : make_attr(&attr, p->key.acc);
-    s = s ? s : describe(&pd, mm->engine, md, attr);
+    s = s ? s : describe(&pd, mm->engine, md, attr,
+                         p->key.in_order && ndrt_mm_merges(&p->key));
     if (too_slow(s, pd))
         s = dnnl_success;
     else
@@ -192,7 +230,7 @@ static bool same(const ndrt_mm_key *x, const ndrt_mm_key *y)
 {
     return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda &&
            x->ldb == y->ldb && x->ldc == y->ldc && x->ta == y->ta &&
-           x->tb == y->tb && x->acc == y->acc;
+           x->tb == y->tb && x->acc == y->acc && x->in_order == y->in_order;
 }
 
 static unsigned hash(const ndrt_mm_key *x)
@@ -205,7 +243,7 @@ static unsigned hash(const ndrt_mm_key *x)
     h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldb;
     h = h * 0x9e3779b97f4a7c15u + (uint64_t)x->ldc;
     h = h * 0x9e3779b97f4a7c15u +
-        (uint64_t)(x->ta | x->tb << 1 | x->acc << 2);
+        (uint64_t)(x->ta | x->tb << 1 | x->acc << 2 | x->in_order << 3);
     return (unsigned)(h >> 32) % BUCKETS;
 }
 
@@ -304,13 +342,22 @@ static dnnl_status_t run_f32(const ndrt_mm_key *key, const float *a,
     return s;
 }
 
+static bool cpu_has(dnnl_cpu_isa_t isa)
+{
+    unsigned all = (unsigned)isa;
+
+    return ((unsigned)dnnl_get_effective_cpu_isa() & all) == all;
+}
+
 /* The kernels for AVX-512 know no other order of additions, tails included, for
- * pieces of the sizes that gemm.c makes; those for older CPUs do. */
+ * pieces of the sizes that gemm.c makes; those for older CPUs do, and of those
+ * for AMX nothing is known. */
 bool ndrt_mm_merges(const ndrt_mm_key *key)
 {
-    unsigned all = (unsigned)dnnl_cpu_isa_avx512_core;
-
-    return !key->bf16 && ((unsigned)dnnl_get_effective_cpu_isa() & all) == all;
+    if (!key->bf16)
+        return cpu_has(dnnl_cpu_isa_avx512_core);
+    return cpu_has(dnnl_cpu_isa_avx512_core_bf16) &&
+           !cpu_has(dnnl_cpu_isa_avx512_core_amx);
 }
 
 /* Measured: with B as it is, these kernels are 4 to 9% slower where n is small;
@@ -319,7 +366,7 @@ enum { TURN_ROWS = 256, TURN_COLS = 1024 };
 
 int64_t ndrt_mm_turns(const ndrt_mm_key *key)
 {
-    return key->tb && !key->ta && key->m >= TURN_ROWS &&
+    return !key->bf16 && key->tb && !key->ta && key->m >= TURN_ROWS &&
                    key->n <= TURN_COLS && ndrt_mm_merges(key)
                ? BLOCK
                : 0;

@@ -110,6 +110,8 @@ static ndrt_status work(ndrt_rank *r)
 
     if (s == NDRT_OK)
         s = ndrt_train_loop(r);
+    if (s == NDRT_OK)
+        s = ndrt_profile_peaks(r);
     if (s == NDRT_OK && c->check_replicas)
         s = ndrt_check_replicas(r);
     if (s == NDRT_OK && c->save_path)

@@ -308,7 +308,8 @@ void ndrt_spent(ndrt_rank *r, ndrt_chore part);
 /* A training step begins, or ends: marks outside of one mean nothing. */
 void ndrt_profile_step(ndrt_rank *r, bool on);
 ndrt_status ndrt_profile_open(ndrt_rank *r);
-/* All ranks call these; rank 0 writes the file. */
+/* All ranks call these; rank 0 writes the file. Peaks are measured once more at
+ * each call, and the best is kept. */
 ndrt_status ndrt_profile_peaks(ndrt_rank *r);
 ndrt_status ndrt_profile_write(ndrt_rank *r);
 void ndrt_profile_free(ndrt_rank *r);
@@ -456,6 +457,7 @@ typedef struct ndrt_mm_key {
     int64_t m, n, k, lda, ldb, ldc;
     bool ta, tb, acc;
     bool bf16;                    /* A and B are; C is float */
+    bool in_order;                /* a piece, see gemm_dnnl.c; or several */
 } ndrt_mm_key;
 /* ndrt_gemm of a product that --products has noted. */
 void ndrt_gemm_noted(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,

@@ -13,8 +13,9 @@
  * later ones use: it counts only if it is alone. Calls and seconds are of all
  * ranks.
  *
- * What the machine can do at all is measured before the training, by all ranks
- * at once: copies that leave the caches, and products.
+ * What the machine can do at all is measured before the training and after it,
+ * by all ranks at once: copies that leave the caches, and products. The better
+ * figure counts: for the length of one measurement others may be in the way.
  */
 #include "trace.h"
 
@@ -130,8 +131,8 @@ static void multiply_bf16(ndrt_rank *r, void *arg)
                    SIDE, 1, (float *)(void *)p->to, SIDE, 1);
 }
 
-/* `work` in the time of the fastest try, after one that prepares: where ranks
- * take turns on a CPU, of one that none has interrupted. */
+/* Raises the rate to `work` in the time of the fastest try, after one that
+ * prepares: where ranks take turns on a CPU, of one that none interrupted. */
 static ndrt_status rate_of(ndrt_rank *r, ndrt_work *f, double work,
                            double *rate)
 {
@@ -146,7 +147,8 @@ static ndrt_status rate_of(ndrt_rank *r, ndrt_work *f, double work,
         best = i == 0 || t < best ? t : best;
         sum += t;
     }
-    *rate = best > 0.0 ? work / best : 0.0;
+    if (best > 0.0 && work / best > *rate)
+        *rate = work / best;
     return s;
 }
 

@@ -255,7 +255,7 @@ typedef enum { F32, BF16, F16 } width;
 
 typedef struct product {
     int64_t m, n, k;
-    bool ta, tb, tc, acc, own;
+    bool ta, tb, tc, acc, own, packed;
     width width;
     float *a, *b, *c;
     uint16_t *a16, *b16;
@@ -264,9 +264,10 @@ typedef struct product {
 static void multiply(ndrt_rank *r, void *arg)
 {
     const product *p = arg;
-    int64_t ar = p->ta ? 1 : p->k + 3, ac = p->ta ? p->m + 3 : 1;
-    int64_t br = p->tb ? 1 : p->n + 3, bc = p->tb ? p->k + 3 : 1;
-    int64_t cr = p->tc ? 1 : p->n + 3, cc = p->tc ? p->m + 3 : 1;
+    int64_t gap = p->packed ? 0 : 3;
+    int64_t ar = p->ta ? 1 : p->k + gap, ac = p->ta ? p->m + gap : 1;
+    int64_t br = p->tb ? 1 : p->n + gap, bc = p->tb ? p->k + gap : 1;
+    int64_t cr = p->tc ? 1 : p->n + gap, cc = p->tc ? p->m + gap : 1;
 
     if (p->width == F32 && p->own && r->thread == 0)
         ndrt_gemm_own(r, p->acc, p->m, p->n, p->k, p->a, ar, ac, p->b, br, bc,
@@ -352,6 +353,31 @@ static void test_products(void **state)
                     .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2],
                     .ta = o & 1, .tb = o & 2, .tc = o & 4, .acc = o & 8,
                     .width = (width)w});
+    for (int i = 0; i < 4; i++)
+        close_team(&t[i]);
+}
+
+/* Without gaps between rows a library has other ways, but for parts of C that
+ * are not whole rows. */
+static void test_packed(void **state)
+{
+    static const int64_t sizes[][3] = {
+        {256, 64, 500}, {64, 640, 700}, {64, 400, 1000}, {130, 333, 768},
+    };
+    team t[4];
+    ndrt_rank *rank[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        open_team(&t[i], i + 1);
+        rank[i] = t[i].rank;
+    }
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int o = 0; o < 8; o++)
+            same_product(rank, (product){
+                .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2],
+                .ta = o & 1, .tb = o & 2, .acc = o & 4, .packed = true,
+                .width = BF16});
     for (int i = 0; i < 4; i++)
         close_team(&t[i]);
 }
@@ -477,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_failed_call),
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_packed),
         cmocka_unit_test(test_turned),
         cmocka_unit_test(test_part),
         cmocka_unit_test(test_turn),
