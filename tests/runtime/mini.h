@@ -197,8 +197,10 @@ static inline void mini_stage(mini *m, int s)
                                    (AT_SE + 16) * f};
     m->places[s][1] = (ndrt_place){1, AT_W * f, AT_GW * f, AT_SW * f,
                                    (AT_SW + 32) * f};
+    static const int cleared[] = {0, 1};     /* backward only adds */
     m->devices[s] = (ndrt_device){
         .fixed_bytes = MINI_FLOATS * f, .nplaces = 2, .places = m->places[s],
+        .ncleared = 2, .cleared = cleared,
         .inputs = m->inputs[s],
         .loss = s == m->p.nstages - 1 ? AT_LOSS * f : NDRT_NONE};
     m->stages[s] = (ndrt_stage){
