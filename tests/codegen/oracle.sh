@@ -5,9 +5,12 @@ set -u
 # Half of the time is the C compiler's; the examples and the answers of PyTorch
 # are for code as users get it. What plans do to one model, and what once went
 # wrong in passes, needs less of it than the programs of diff/.
-less=yes
-[ -z "${NDC_LONG:-}" ] || less=
-export NDC_CFLAGS=${less:+-Og}
+plans=-Og kernels=-O1
+case ${NDC_LONG:+long}${NDC_HAVE:-} in
+long*) plans='' kernels='' ;;
+*sanitize*) kernels=-Og ;;
+esac
+export NDC_CFLAGS=$plans
 tool=$NDC_BUILD/tests/nd_diff
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -34,7 +37,7 @@ done < "$NDC_SOURCE/tests/eval/meshes.txt"
 
 # Each program on one rank and, unless NDC_LONG is set, on two of four meshes in
 # turn.
-NDC_CFLAGS=${less:+-O1}
+NDC_CFLAGS=$kernels
 n=0
 for f in "$NDC_SOURCE"/tests/codegen/diff/*.nd; do
     n=$((n + 1)) k=0
@@ -51,7 +54,7 @@ END
         check --plan "$work/plan" "$f"
     done
 done
-NDC_CFLAGS=${less:+-Og}
+NDC_CFLAGS=$plans
 for f in "$NDC_SOURCE"/tests/regress/*.nd; do
     : > "$work/plan"                 # these bring their own
     check "$f"

@@ -7,7 +7,10 @@ ndc=$NDC_BUILD/ndc
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 bad=0
-[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+case ${NDC_LONG:+long}${NDC_HAVE:-} in
+long* | *sanitize*) ;;
+*) export NDC_CFLAGS=-O1 ;;
+esac
 
 "$ndc" --emit=llvm "$NDC_SOURCE/tests/codegen/repeat_body.nd" -o "$dir/ir" \
     2>"$dir/err" || {

@@ -7,7 +7,10 @@
 set -u
 # Half of the time is the C compiler's; the examples and the answers of PyTorch
 # are for code as users get it.
-[ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-O1
+case ${NDC_LONG:+long}${NDC_HAVE:-} in
+long* | *sanitize*) ;;
+*) export NDC_CFLAGS=-O1 ;;
+esac
 bin=$NDC_BUILD/tests
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
