@@ -272,11 +272,29 @@ static binding binding_of(int ew, const char *c)
     }
 }
 
+/* Both values of a `where` in a loop, before it chooses: C would read memory
+ * only where it is chosen, and that is a branch for compilers that unroll 16
+ * lanes before they look for vectors. */
+static void read_both(kir_c *p, const kir_inst *x)
+{
+    for (int i = 1; i < x->nin; i++) {
+        cg_expr *v = &p->text[x->in[i]];
+        const kir_inst *from = &p->k->inst.v[x->in[i]];
+        if (!strchr(v->s, '[') || from->op == KIR_PICK)
+            continue;
+        const char *name = cg_fresh(&p->f.names, "v");
+        cg_line(&p->f, "const %s %s = %s;", cg_ctype(from->type), name, v->s);
+        *v = (cg_expr){name, CG_PRIMARY};
+    }
+}
+
 static cg_expr map_value(kir_c *p, const kir_inst *x)
 {
     nd_arena *a = p->f.g->a;
     const char *t = kir_map_text(x), *arg[3];
     binding b = binding_of(x->sub, t);
+    if (x->sub == EW_WHERE && p->before)
+        read_both(p, x);
     if (strchr(t, '?') && x->sub != EW_WHERE)
         b = (binding){CG_TERNARY, CG_PRIMARY, CG_SUM};
     for (int i = 0; i < x->nin; i++) {

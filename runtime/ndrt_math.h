@@ -333,8 +333,10 @@ static inline float nd_max(float a, float b)
  */
 #define ND_16(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
 
-/* One loop for each half: compilers unroll these early, and then keep lanes in
- * registers. */
+/* One loop for each half: what is asked to be vectors, gcc does not unroll into
+ * numbers first. Files of other loops are compiled without such pragmas. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #define ND_HALF(to, from, n, type, combined) \
     for (int i = 0; i < n; i++) { \
         const type a = from[i], b = from[i + n]; \
@@ -344,7 +346,9 @@ static inline float nd_max(float a, float b)
     static inline type name(const type *lane) \
     { \
         type x[8]; \
+        _Pragma("omp simd") \
         ND_HALF(x, lane, 8, type, combined) \
+        _Pragma("omp simd") \
         ND_HALF(x, x, 4, type, combined) \
         ND_HALF(x, x, 2, type, combined) \
         const type a = x[0], b = x[1]; \
@@ -359,6 +363,7 @@ ND_FOLD_16(nd_min_16_i32, int32_t, a < b ? a : b)
 ND_FOLD_16(nd_sum_16_i64, int64_t, a + b)
 ND_FOLD_16(nd_max_16_i64, int64_t, a > b ? a : b)
 ND_FOLD_16(nd_min_16_i64, int64_t, a < b ? a : b)
+#pragma GCC diagnostic pop
 
 /* Floor of a / b; 0 where b is 0, and INT32_MIN where INT32_MIN is divided by
  * -1: data must not end a program. The quotient is taken in double, which
