@@ -1,5 +1,6 @@
 # products.sh - --products: the file counts the work of a step, on one rank and
-# on more, in f32 and bf16; and training goes on as if nothing had been asked.
+# on more, in f32 and bf16, and within tiles, whose products are one thread's
+# own; and training goes on as if nothing had been asked.
 ndc=$NDC_BUILD/ndc
 [ -x "$ndc" ] || exit 77
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
@@ -74,6 +75,40 @@ own = sum(s["flop"] for s in p["shapes"])
 assert own * p["ranks"] == p["flop"], own
 assert all(2 * s["m"] * s["n"] * s["k"] * s["calls"] == s["flop"]
            for s in p["shapes"]), p
+END
+done
+
+what=tiles
+cat >"$dir/net.nd" <<'END'
+axis batch = 2
+axis seq = 61
+axis kv = seq
+axis head = 5
+model net(x: f32[batch, seq, head], y: f32[batch, kv, head]) {
+  w = param [head] ~ normal(1)
+  s = sum[head](x * w * y)
+  p = exp(s) / sum[kv](exp(s))
+  o = sum[kv](p * y)
+  return mean[batch, seq, head](o * o)
+}
+train net {
+  data      = synthetic
+  optimizer = sgd(lr = 0.1)
+  steps     = 2
+}
+END
+"$ndc" "$dir/net.nd" -o "$dir/net" 2>"$dir/err" || fail "ndc, $what"
+grep -q 'small = nd_small,' "$dir/net.c" || fail "$what: no kernels of its own"
+for threads in 1 2; do
+    run plain --threads $threads
+    run asked --threads $threads --products "$dir/products"
+    cmp "$dir/plain" "$dir/asked" || fail "$what: weights"
+    python3 - "$dir/products" <<'END' || fail "$what: the file"
+import json, sys
+p = json.load(open(sys.argv[1]))
+own = [s for s in p["shapes"] if s["own"]]
+assert {(s["m"], s["n"], s["k"], s["calls"]) for s in own} >= {
+    (61, 61, 5, 6), (61, 5, 61, 4)} and p["flop"] > 0, own
 END
 done
 exit $bad
