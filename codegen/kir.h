@@ -85,7 +85,8 @@ typedef struct kir_draw {
 typedef enum {
     KIR_PART,                        /* never: it is part of an expression */
     KIR_LONG,                        /* if it is long, or used again */
-    KIR_OWN                          /* wherever it is used */
+    KIR_OWN,                         /* wherever it is used */
+    KIR_NOW                          /* always: what it reads may change */
 } kir_naming;
 
 typedef struct kir_inst {
@@ -148,6 +149,8 @@ typedef struct kir_pass {
 typedef struct kir_param {
     cg_target to;
     bool written;
+    int shares;                      /* written in place of another parameter,
+                                        or that one: the other one; or -1 */
 } kir_param;
 
 typedef struct kir_kernel {
@@ -190,6 +193,8 @@ const char *kir_identity_text(nd_arena *a, int red, nd_dtype t);
  * declaration. `out`, which has the name that it would like, learns how to call
  * it. */
 void kir_print_c(cg *g, kir_kernel *k, cg_kernel *out, bool declare);
+/* Does another parameter of the function point there too? */
+bool kir_shares(const cg_kernel *k, const cg_target *to);
 /* An instruction of kir_build_scalar as an expression. */
 const char *kir_scalar_c(cg_fn *f, kir_kernel *k, int at);
 

@@ -21,6 +21,9 @@ typedef struct build {
     bool *need;                      /* by node: computed in this pass */
     int *at;                         /* by node: its instruction now, or -1 */
     int *kept, *fold;                /* by node: its row, its fold; or -1 */
+    bool *in_place;                  /* by node: it is stored in place of what
+                                        the kernel reads, behind all else */
+    ND_VEC(int) late;                /* of this pass: such nodes */
 } build;
 
 static int value(build *b, const nd_value *v);
@@ -70,7 +73,7 @@ static int param_of(build *b, const nd_ref *r, bool write)
     if (to.nterms)
         memcpy(term, to.term, sizeof *term * (size_t)to.nterms);
     to.term = term;
-    ND_PUSH(b->g->a, &k->params, ((kir_param){to, write}));
+    ND_PUSH(b->g->a, &k->params, ((kir_param){to, write, -1}));
     return k->params.n - 1;
 }
 
@@ -417,11 +420,71 @@ static void emit_node(build *b, int i)
     }
     name_it(b, n, v);
     b->at[i] = v;
-    if (n->stored && (n->row || n->pass == b->pass))
+    bool here = n->stored && (n->row || n->pass == b->pass);
+    if (here && b->in_place[i])
+        ND_PUSH(b->g->a, &b->late, i);
+    else if (here)
         store(b, n, v);
     if (n->keep && n->pass == b->pass)
         put(b, (kir_inst){.op = KIR_KEEP, .type = op->out[0]->type.dtype,
                           .slot = kept_row(b, i), .nin = 1, .in = {v}});
+}
+
+/* ---- in place ----------------------------------------------------------- */
+
+typedef struct sharing {
+    nd_code *c;
+    const nd_value *out;
+    bool found;
+} sharing;
+
+static void find_sharing(void *user, const nd_ref *at, bool write, int index)
+{
+    sharing *s = user;
+    (void)index;
+    if (!write && at->root == AT_BUFFER && at->value != s->out)
+        s->found |= nd_share_bytes(s->c, at->value, s->out);
+}
+
+static void find_in_place(build *b)
+{
+    for (int i = 0; i < b->k->nodes.n; i++) {
+        const nd_node *n = &b->k->nodes.v[i];
+        sharing s = {.c = b->c};
+        if (!n->stored || n->row || n->add || n->fold || n->scan)
+            continue;
+        s.out = n->op->out[0];
+        nd_touch_kernel(b->c, b->k, find_sharing, &s, 0);
+        b->in_place[i] = s.found;
+    }
+}
+
+/* Unless it is the last thing that the pass does, the value has a name: what it
+ * is made of may be gone when it is stored. */
+static void late_stores(build *b)
+{
+    bool last = b->late.n == 1 && b->at[b->late.v[0]] == b->out->inst.n - 1;
+    for (int i = 0; i < b->late.n && !last; i++)
+        b->out->inst.v[b->at[b->late.v[i]]].naming = KIR_NOW;
+    for (int i = 0; i < b->late.n; i++)
+        store(b, &b->k->nodes.v[b->late.v[i]], b->at[b->late.v[i]]);
+    b->late.n = 0;
+}
+
+/* Which parameters are one place. */
+static void pair_params(build *b)
+{
+    kir_kernel *k = b->out;
+    for (int w = 0; w < k->params.n; w++)
+        for (int r = 0; r < k->params.n; r++) {
+            kir_param *out = &k->params.v[w], *in = &k->params.v[r];
+            if (out->written && !in->written && out->to.root == AT_BUFFER &&
+                in->to.root == AT_BUFFER &&
+                nd_share_bytes(b->c, out->to.value, in->to.value)) {
+                out->shares = r;
+                in->shares = w;
+            }
+        }
 }
 
 /* ---- passes ------------------------------------------------------------- */
@@ -505,6 +568,7 @@ static void one_row(build *b)
         for (int i = 0; i < b->k->nodes.n; i++)
             if (b->need[i])
                 emit_node(b, i);
+        late_stores(b);
         p.after = k->inst.n;
         end_folds(b);
         p.end = k->inst.n;
@@ -528,6 +592,7 @@ static void set_up(build *b, cg *g, nd_kernel *k)
     b->at = ND_NEWN(g->a, int, n);
     b->kept = ND_NEWN(g->a, int, n);
     b->fold = ND_NEWN(g->a, int, n);
+    b->in_place = ND_NEWN(g->a, bool, n);
     for (int i = 0; i < n; i++)
         b->at[i] = b->kept[i] = b->fold[i] = -1;
 }
@@ -574,7 +639,9 @@ kir_kernel *kir_build(cg *g, nd_kernel *k)
     set_up(&b, g, k);
     set_loops(&b);
     start_sums(&b);
+    find_in_place(&b);
     one_row(&b);
+    pair_params(&b);
     find_iters(&b);
     return b.out;
 }

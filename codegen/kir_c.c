@@ -82,7 +82,9 @@ static void name_value(kir_c *p, const kir_inst *x, cg_expr *text)
 {
     bool own = x->naming == KIR_OWN ||
                (x->naming == KIR_LONG && strlen(text->s) > MAX_INLINE_TEXT);
-    if (x->naming == KIR_PART || !(x->uses > 1 || (x->read && own)))
+    bool named = x->naming == KIR_NOW ||
+                 (x->naming != KIR_PART && (x->uses > 1 || (x->read && own)));
+    if (!named)
         return;
     const char *name = cg_fresh(&p->f.names, cg_local_word(x->value));
     cg_line(&p->f, "const %s %s = %s;", cg_ctype(x->type), name, text->s);
@@ -398,6 +400,35 @@ static void print_nest(kir_c *p)
 
 /* ---- the function ------------------------------------------------------- */
 
+/* The parameter behind a pointer. */
+static const kir_param *param_at(const cg_kernel *k, const cg_target *to)
+{
+    const kir_kernel *ir = k->ir;
+    for (int i = 0; i < ir->params.n; i++)
+        if (cg_same_place(&ir->params.v[i].to, to))
+            return &ir->params.v[i];
+    return NULL;
+}
+
+bool kir_shares(const cg_kernel *k, const cg_target *to)
+{
+    const kir_param *p = param_at(k, to);
+    return p && p->shares >= 0;
+}
+
+/* ", in place of x" of what is written there, or "". */
+static const char *in_place_of(cg *g, const cg_kernel *k, const cg_pointer *p)
+{
+    const kir_param *out = param_at(k, &p->to);
+    if (!p->written || !out || out->shares < 0)
+        return "";
+    const kir_param *in = &k->ir->params.v[out->shares];
+    for (int i = 0; i < k->ptrs.n; i++)
+        if (cg_same_place(&k->ptrs.v[i].to, &in->to))
+            return nd_fmt(g->a, ", in place of %s", k->ptrs.v[i].name);
+    return "";
+}
+
 /* The line of the source, what the kernel reads and (->) what it writes. */
 static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
 {
@@ -413,7 +444,8 @@ static void put_comment(cg *g, nd_buf *b, const cg_kernel *k)
         const cg_pointer *p = &k->ptrs.v[i];
         const nd_type *t = p->to.param ? &p->to.param->value->type
                                        : &p->to.value->type;
-        const char *type = cg_type(g, t);
+        const char *type = nd_fmt(g->a, "%s%s", cg_type(g, t),
+                                  in_place_of(g, k, p));
         bool folds = strlen(p->name) + strlen(type) > 72 ||
                      (size_t)wide + strlen(type) > 72;
         nd_putf(b, "\n * %s %-*s%s%s", p->written ? "->" : "  ",
@@ -446,9 +478,11 @@ static void put_signature(cg *g, nd_buf *b, const cg_kernel *k, bool declare)
     for (int i = 0; i < k->iters.n; i++, sep = ", ")
         nd_putf(&s, "%sint64_t %s", sep, cg_iter(&names, k->iters.v[i]));
     for (int i = 0; i < k->ptrs.n; i++, sep = ", ")
-        nd_putf(&s, "%s%s%s *restrict %s", sep,
+        nd_putf(&s, "%s%s%s *%s%s", sep,
                 k->ptrs.v[i].written ? "" : "const ",
-                cg_ctype(k->ptrs.v[i].to.dtype), k->ptrs.v[i].name);
+                cg_ctype(k->ptrs.v[i].to.dtype),
+                kir_shares(k, &k->ptrs.v[i].to) ? "" : "restrict ",
+                k->ptrs.v[i].name);
     nd_put(&s, declare ? ");" : ")");
     cg_fold(b, 0, s.s);
 }

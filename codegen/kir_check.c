@@ -256,6 +256,98 @@ static const char *check_inst(const check *c, const kir_inst *x)
     return wrong ? wrong : check_meaning(c, x);
 }
 
+/* ---- in place ----------------------------------------------------------- */
+
+/* Do they go over all loops, so that each iteration has an element of its own,
+ * and over the same one? */
+static bool same_element(const kir_kernel *k, const kir_place *a,
+                         const kir_place *b)
+{
+    bool over[2 * ND_MAX_RANK] = {false};
+    if (a->n != b->n)
+        return false;
+    for (int i = 0; i < a->n; i++) {
+        const kir_term *s = &a->term[i], *t = &b->term[i];
+        if (s->loop != t->loop || s->inst >= 0 || t->inst >= 0 || s->size ||
+            t->size || s->shift || t->shift || !nd_len_eq(&s->stride,
+                                                          &t->stride))
+            return false;
+        if (s->loop >= 0)
+            over[s->loop] = true;
+    }
+    for (int i = 0; i < k->nloops; i++)
+        if (!over[i] && !k->loop[i].once)
+            return false;
+    return true;
+}
+
+/* The last instruction in whose text the load may stand: those that a name is
+ * given to hold it no longer. */
+static int last_use(const kir_kernel *k, int load)
+{
+    int last = load;
+    nd_arena *a = nd_arena_new();
+    bool *holds = ND_NEWN(a, bool, k->inst.n);
+    holds[load] = true;
+    for (int i = load + 1; i < k->inst.n; i++) {
+        const kir_inst *x = &k->inst.v[i];
+        bool uses = false;
+        for (int j = 0; j < x->nin; j++)
+            uses |= holds[x->in[j]];
+        for (int j = 0; x->place && j < x->place->n; j++)
+            uses |= x->place->term[j].inst >= 0 &&
+                    holds[x->place->term[j].inst];
+        last = uses ? i : last;
+        holds[i] = uses && x->naming != KIR_NOW;
+    }
+    nd_arena_free(a);
+    return last;
+}
+
+/* What shares a place with a parameter is stored once, behind everything that
+ * reads the same element of it. */
+static const char *check_pair(const kir_kernel *k, int out, int in)
+{
+    int store = -1;
+    for (int i = 0; i < k->clears.n + k->parts.n; i++)
+        if ((i < k->clears.n ? k->clears.v[i].param
+                             : k->parts.v[i - k->clears.n].param) == out)
+            return "a sum in place of what is read";
+    for (int i = 0; i < k->inst.n; i++) {
+        const kir_inst *x = &k->inst.v[i];
+        if (x->op != KIR_STORE || x->place->param != out)
+            continue;
+        if (store >= 0)
+            return "two stores in place of what is read";
+        store = i;
+    }
+    for (int i = 0; i < k->inst.n && store >= 0; i++) {
+        const kir_inst *x = &k->inst.v[i];
+        if (!x->place || x->place->param != in)
+            continue;
+        if (x->op != KIR_LOAD ||
+            !same_element(k, x->place, k->inst.v[store].place))
+            return "another element than the one in its place";
+        if (last_use(k, i) > store)
+            return "a read behind what is stored in its place";
+    }
+    return store < 0 ? "a sum in place of what is read" : NULL;
+}
+
+static const char *check_shared(const kir_kernel *k)
+{
+    const char *wrong = NULL;
+    for (int i = 0; i < k->params.n && !wrong; i++) {
+        int in = k->params.v[i].shares;
+        if (in >= k->params.n || (in >= 0 && k->params.v[in].shares != i))
+            wrong = "a parameter that shares its place with none";
+        else if (in >= 0 && k->params.v[i].written)
+            wrong = k->params.v[in].written ? "two results in one place"
+                                            : check_pair(k, i, in);
+    }
+    return wrong;
+}
+
 /* ---- the kernel --------------------------------------------------------- */
 
 static const char *check_loops(const check *c)
@@ -325,5 +417,5 @@ const char *kir_check(cg *g, const kir_kernel *k)
     }
     if (!wrong && c.at != k->inst.n)
         wrong = "instructions outside of all passes";
-    return wrong;
+    return wrong ? wrong : check_shared(k);
 }

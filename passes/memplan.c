@@ -3,7 +3,8 @@
  *   weights | gradients | optimizer state | loss        of a device, once
  *   | inputs, and what is computed before the microbatches
  *   | temporaries of all lists of all stages, which never run at once
- *   | per stage, per span of time: slots, each for what a microbatch keeps
+ *   | per stage, per span of time: slots, each for what a microbatch keeps,
+ *     and for temporaries while that is not there (memtemps.c)
  *   | weights of earlier updates, of an asynchronous schedule
  *
  * What a stage keeps of a microbatch lives until its gradients have been taken:
@@ -12,122 +13,24 @@
  * stages of a device may share (memslots.c). Offsets are those within one slot,
  * so another schedule has the same offsets.
  *
- * A temporary lives from the first to the last kernel that touches it; those
- * that never live together share bytes. What a repeat's body makes is planned
- * once and lies in one blob that lives while the repeat runs. So the peak is
- * the sum of the parts, known here, and nothing is allocated later.
+ * So the peak is the sum of the parts, known here, and nothing is allocated
+ * later.
  */
-#include "passes.h"
+#include "memplan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static size_t up64(size_t n)
 {
     return (n + 63) & ~(size_t)63;
 }
 
-/* ---- temporaries of a list ---------------------------------------------- */
-
-typedef struct item {
-    const nd_value *v;               /* or */
-    struct temps *blob;              /* the temporaries of a body */
-    nd_item life;
-} item;
-
-typedef ND_VEC(item) items;
-
-static size_t pack(nd_arena *a, items *it)
-{
-    nd_item **life = ND_NEWN(a, nd_item *, it->n + 1);
-    for (int i = 0; i < it->n; i++)
-        life[i] = &it->v[i].life;
-    return nd_pack(a, life, it->n);
-}
-
-typedef struct temps {
-    nd_code *c;
-    int stage;
-    const nd_block *block;           /* whose values are meant */
-    const bool *skip;                /* by mark: has a place already */
-    items it;
-    nd_table at;                     /* value -> item + 1 */
-} temps;
-
-/* A carried argument's second buffer belongs to the block of the repeat, and so
- * do the two places of what it gathers ahead. */
-static const nd_block *home_block(const nd_code *c, const nd_value *v)
-{
-    const nd_op *ahead = nd_info(c, v)->ahead;
-    return ahead    ? ahead->block
-           : v->def ? v->def->block
-                    : v->owner->parent->block;
-}
-
-static size_t bytes_of(nd_code *c, const nd_value *v, int stage)
-{
-    return nd_bytes_on(c, v, stage) * (nd_info(c, v)->ahead ? 2 : 1);
-}
-
-static void live(void *user, const nd_ref *at, bool write, int index)
-{
-    temps *t = user;
-    const nd_value *v = at->value;
-    (void)write;
-    if (at->root != AT_BUFFER || home_block(t->c, v) != t->block ||
-        (t->skip && t->skip[v->mark]))
-        return;
-    int i = (int)(intptr_t)nd_table_get(&t->at, v);
-    if (i) {
-        nd_item *old = &t->it.v[i - 1].life;
-        old->from = index < old->from ? index : old->from;
-        old->to = index > old->to ? index : old->to;
-        return;
-    }
-    item x = {.v = v, .life = {bytes_of(t->c, v, t->stage), 0, index, index}};
-    ND_PUSH(t->c->a, &t->it, x);
-    nd_table_put(&t->at, v, (void *)(intptr_t)t->it.n);
-}
-
-static void find_temps(nd_code *c, nd_kernels *list, const nd_block *block,
-                       temps *t)
-{
-    t->c = c;
-    t->block = block;
-    t->at.arena = c->a;
-    nd_touch_list(c, list, live, t, -1);
-    for (int i = 0; i < list->v.n; i++) {
-        nd_kernels *body = list->v.v[i]->body;
-        if (!body)
-            continue;
-        temps *inner = ND_NEW(c->a, temps);
-        inner->stage = t->stage;
-        find_temps(c, body, body->block, inner);
-        item x = {.blob = inner,
-                  .life = {pack(c->a, &inner->it), 0, i, i}};
-        ND_PUSH(c->a, &t->it, x);
-    }
-}
-
-static void add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
-                      size_t base)
+void nd_add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
+                  size_t base)
 {
     int stage = (int)(s - c->mem.stage);
-    nd_place p = {v, room, base, bytes_of(c, v, stage)};
+    nd_place p = {v, room, base, nd_place_bytes(c, v, stage)};
     ND_PUSH(c->a, &s->places, p);
-}
-
-static void emit_places(nd_code *c, nd_stage_mem *s, const temps *t,
-                        size_t base)
-{
-    for (int i = 0; i < t->it.n; i++) {
-        const item *x = &t->it.v[i];
-        if (x->v) {
-            add_place(c, s, x->v, ROOM_FIXED, base + x->life.at);
-            continue;
-        }
-        emit_places(c, s, x->blob, base + x->life.at);
-    }
 }
 
 /* ---- a stage ------------------------------------------------------------ */
@@ -143,12 +46,10 @@ static void note_list(void *user, const nd_ref *at, bool write, int index)
     stage_use *u = user;
     (void)write;
     (void)index;
-    if (at->root == AT_BUFFER && home_block(u->c, at->value) == u->c->m->step)
+    if (at->root == AT_BUFFER &&
+        nd_home_block(u->c, at->value) == u->c->m->step)
         u->lists[at->value->mark] |= (uint8_t)(1 << u->list);
 }
-
-/* Beside a bit per list. */
-enum { CROSSES = 1 << NLISTS, READ_LATE = 2 << NLISTS };
 
 static void mark_root(nd_code *c, uint8_t *lists, const nd_value *v, int flag)
 {
@@ -330,13 +231,13 @@ static size_t place_once(nd_code *c, int s, const uint8_t *lists, bool *skip,
                 (!input && room_of(lists[i]) != ROOM_FIXED))
                 continue;
             bool known = input && input_at[i];
-            add_place(c, mem, v, ROOM_FIXED, known ? input_at[i] - 1 : at);
+            nd_add_place(c, mem, v, ROOM_FIXED, known ? input_at[i] - 1 : at);
             skip[i] = true;
             if (known)
                 continue;
             input_at[i] = at + 1;
-            count_bytes(d, mem, v, bytes_of(c, v, s));
-            at += bytes_of(c, v, s);
+            count_bytes(d, mem, v, nd_place_bytes(c, v, s));
+            at += nd_place_bytes(c, v, s);
         }
     return at;
 }
@@ -352,52 +253,45 @@ static int room_again(int lists)
            : room == ROOM_UNTIL_W ? ROOM_I_TO_W : room;
 }
 
-/* What each microbatch keeps, as it is and were it otherwise. */
+/* What the forward list makes for the backward list alone. */
+static bool is_held(int lists)
+{
+    return room_of(lists) == ROOM_UNTIL_I && room_again(lists) == ROOM_FIXED;
+}
+
+/* What each microbatch keeps, as it is and were it otherwise; in either case
+ * what is held lies side by side. */
 static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
-                         size_t at)
+                         nd_held *held, size_t at)
 {
     nd_stage_mem *mem = &c->mem.stage[s];
     nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
     bool again = nd_runs_again(&c->m->plan, s);
-    for (int i = 0; i < c->nvalues; i++) {
-        const nd_value *v = c->info[i].v;
-        int room = lists[i] && !skip[i] ? room_of(lists[i]) : -1;
-        if (room < ROOM_UNTIL_I)
+    *held = (nd_held){.room = again ? ROOM_FIXED : ROOM_UNTIL_I,
+                      .base = again ? at : 0};
+    for (int i = 0; i < 2 * c->nvalues; i++) {
+        int j = i % c->nvalues;
+        const nd_value *v = c->info[j].v;
+        int room = lists[j] && !skip[j] ? room_of(lists[j]) : -1;
+        if (room < ROOM_UNTIL_I || is_held(lists[j]) != (i < c->nvalues))
             continue;
-        int other = room_again(lists[i]), here = again ? other : room;
-        size_t bytes = bytes_of(c, v, s);
-        skip[i] = true;
-        add_place(c, mem, v, here,
-                  here == ROOM_FIXED ? at : mem->kept[again][here]);
+        int other = room_again(lists[j]), here = again ? other : room;
+        size_t bytes = nd_place_bytes(c, v, s);
+        skip[j] = true;
+        nd_add_place(c, mem, v, here,
+                     here == ROOM_FIXED ? at : mem->kept[again][here]);
         if (here == ROOM_FIXED) {
             count_bytes(d, mem, v, bytes);
             at += bytes;
+        }
+        if (i < c->nvalues) {
+            ND_PUSH(c->a, &held->v, ((nd_place){v, here, held->bytes, bytes}));
+            held->bytes += bytes;
         }
         mem->kept[false][room] += bytes;
         mem->kept[true][other] += bytes;
     }
     return at;
-}
-
-/* Returns the bytes that the temporaries of the stage share. */
-static size_t place_temps(nd_code *c, int s, const uint8_t *lists,
-                          const bool *skip, size_t at)
-{
-    size_t most = 0;
-    for (int l = 0; l < NLISTS; l++) {
-        temps t = {.stage = s, .skip = skip};
-        nd_kernels *list = &c->stage[s].list[l];
-        find_temps(c, list, c->m->step, &t);
-        for (int i = 0; i < t.it.n; i++) {
-            item *x = &t.it.v[i];
-            if (x->v && lists[x->v->mark] & READ_LATE)
-                x->life.to = list->v.n;
-        }
-        size_t bytes = pack(c->a, &t.it);
-        emit_places(c, &c->mem.stage[s], &t, at);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
 }
 
 /* The most that any kernel of the list needs aside while it runs. */
@@ -450,7 +344,8 @@ static const bool *again_on(const nd_code *c)
     return again;
 }
 
-static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
+static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip,
+                        nd_held *held)
 {
     const nd_program *p = c->m->program;
     nd_device_mem *d = &c->mem.device[device];
@@ -465,7 +360,7 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;) {
         find_uses(c, s, lists[s]);
         at = place_once(c, s, lists[s], skip[s], input_at, at);
-        at = place_kept(c, s, lists[s], skip[s], at);
+        at = place_kept(c, s, lists[s], skip[s], &held[s], at);
         for (int l = 0; l < NLISTS; l++) {
             size_t n = scratch_of(c, &c->stage[s].list[l]);
             d->scratch_bytes = n > d->scratch_bytes ? n : d->scratch_bytes;
@@ -479,7 +374,7 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip)
     d->work = at;
     d->temp_bytes = d->work_bytes = c->m->loss ? muon_work(c, d) : 0;
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;) {
-        size_t n = place_temps(c, s, lists[s], skip[s], at);
+        size_t n = nd_place_temps(c, s, lists[s], skip[s], &held[s], at);
         d->temp_bytes = n > d->temp_bytes ? n : d->temp_bytes;
     }
     d->fixed_bytes = at + d->temp_bytes;
@@ -494,6 +389,7 @@ void nd_memplan_new(nd_code *c)
     const nd_program *p = c->m->program;
     uint8_t **lists = ND_NEWN(c->a, uint8_t *, p->nstages);
     bool **skip = ND_NEWN(c->a, bool *, p->nstages);
+    nd_held *held = ND_NEWN(c->a, nd_held, p->nstages);
     c->mem.stage = ND_NEWN(c->a, nd_stage_mem, p->nstages);
     c->mem.device = ND_NEWN(c->a, nd_device_mem, p->ndevices);
     for (int s = 0; s < p->nstages; s++) {
@@ -501,7 +397,7 @@ void nd_memplan_new(nd_code *c)
         skip[s] = ND_NEWN(c->a, bool, c->nvalues + 1);
     }
     for (int d = 0; d < p->ndevices; d++)
-        plan_device(c, d, lists, skip);
+        plan_device(c, d, lists, skip, held);
     for (int s = 0; s < p->nstages; s++) {
         nd_stage_mem *mem = &c->mem.stage[s];
         if (mem->places.n)

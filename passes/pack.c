@@ -13,10 +13,13 @@ typedef struct ranked {
     int order;
 } ranked;
 
-/* Largest first; of the same size, the first one. */
+/* Those that have a place; then the largest first; of the same size, the first
+ * one. */
 static int by_size(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
+    if (x->x->placed != y->x->placed)
+        return x->x->placed ? -1 : 1;
     if (x->x->bytes != y->x->bytes)
         return x->x->bytes < y->x->bytes ? 1 : -1;
     return x->order - y->order;
@@ -132,7 +135,8 @@ size_t nd_pack(nd_arena *a, nd_item *const *it, int n)
     qsort(order, (size_t)n, sizeof *order, by_size);
     for (int i = 0; i < n; i++) {
         nd_item *x = order[i].x;
-        x->at = lowest_gap(&l, x);
+        if (!x->placed)
+            x->at = lowest_gap(&l, x);
         end = x->at + x->bytes > end ? x->at + x->bytes : end;
         add_life(&l, x);
     }

@@ -429,7 +429,8 @@ typedef struct nd_vinfo {
 /* So many bytes, a multiple of 64, in use from one time until another one, both
  * included. */
 typedef struct nd_item {
-    size_t bytes, at;                /* at: where they are packed */
+    size_t bytes, at;                /* at: where they are packed, */
+    bool placed;                     /* or where they are already */
     int from, to;
 } nd_item;
 /* Returns where the last one ends. */
@@ -678,6 +679,17 @@ bool nd_writes_all(nd_code *c, const nd_kernel *k, const nd_node *n);
 bool nd_first_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+/* memtemps.c. The block whose runs a value's place is for, and its bytes. */
+const nd_block *nd_home_block(const nd_code *c, const nd_value *v);
+size_t nd_place_bytes(nd_code *c, const nd_value *v, int stage);
+/* in_place.c. May the kernel write `out` where it reads `in`, which nobody
+ * reads later? */
+bool nd_may_take_place(nd_code *c, nd_kernel *k, const nd_value *out,
+                       const nd_value *in);
+/* Do two values have bytes in common, on any stage? */
+bool nd_share_bytes(const nd_code *c, const nd_value *a, const nd_value *b);
+/* memplan_check.c. Does nothing lie on what is still needed? */
+bool nd_places_check(nd_code *c);
 bool nd_has_loss(const nd_module *m, int stage);     /* is it this stage's? */
 /* memslots.c. The bytes of a device's slots, with these stages running forward
  * again. */

@@ -331,8 +331,9 @@ static void parameters(ll_kernel *p)
         p->iter[i] = x->api->GetParam(x->fn, at++);
     p->param = ND_NEWN(x->g->a, LLVMValueRef, p->k->params.n);
     for (int i = 0; i < c->ptrs.n; i++, at++) {
-        x->api->AddAttributeAtIndex(
-            x->fn, at + 1, x->api->CreateEnumAttribute(x->c, noalias, 0));
+        if (!kir_shares(c, &c->ptrs.v[i].to))
+            x->api->AddAttributeAtIndex(
+                x->fn, at + 1, x->api->CreateEnumAttribute(x->c, noalias, 0));
         for (int j = 0; j < p->k->params.n; j++)
             if (cg_same_place(&c->ptrs.v[i].to, &p->k->params.v[j].to))
                 p->param[j] = x->api->GetParam(x->fn, at);

@@ -86,7 +86,38 @@ static const char *const PIPELINE = HEAD
     "  pipeline layers -> pp, schedule = 1f1b, microbatches = 3\n"
     "  zero 1 over dp\n}\n";
 
-/* What lasts has bytes of its own; everything lies in the arena, aligned. */
+typedef struct lasting {
+    bool *in[NLISTS];                /* by mark: touched in that list */
+    int list;
+} lasting;
+
+static void note_list(void *user, const nd_ref *at, bool write, int index)
+{
+    lasting *l = user;
+    (void)write;
+    (void)index;
+    if (at->root == AT_BUFFER)
+        l->in[l->list][at->value->mark] = true;
+}
+
+/* By mark: is it touched in several lists? */
+static bool *find_lasting(nd_code *c, int stage)
+{
+    lasting l = {.list = 0};
+    bool *lasts = ND_NEWN(c->a, bool, c->nvalues);
+    for (; l.list < NLISTS; l.list++) {
+        l.in[l.list] = ND_NEWN(c->a, bool, c->nvalues);
+        nd_touch_list(c, &c->stage[stage].list[l.list], note_list, &l, -1);
+    }
+    for (int i = 0; i < c->nvalues; i++)
+        for (int a = 0; a < NLISTS; a++)
+            for (int b = 0; b < a; b++)
+                lasts[i] |= l.in[a][i] && l.in[b][i];
+    return lasts;
+}
+
+/* What lasts has bytes that nothing else has that does; everything lies in the
+ * arena, aligned. */
 static void lasting_buffers_do_not_overlap(void **state)
 {
     (void)state;
@@ -95,18 +126,23 @@ static void lasting_buffers_do_not_overlap(void **state)
     for (int s = 0; s < m->program->nstages; s++) {
         const nd_stage_mem *mem = &c->mem.stage[s];
         const nd_device_mem *d = &c->mem.device[s];
+        const bool *lasts = find_lasting(c, s);
+        int nlasting = 0;
         for (int i = 0; i < mem->places.n; i++) {
             const nd_place *p = &mem->places.v[i];
             size_t end = p->room ? mem->kept[false][p->room] : d->fixed_bytes;
             assert_int_equal(p->base % 64, 0);
             assert_true(p->base + p->bytes <= end);
+            nlasting += lasts[p->value->mark] && p->room;
             for (int j = 0; j < mem->places.n && p->room; j++) {
                 const nd_place *q = &mem->places.v[j];
-                assert_true(i == j || q->room != p->room ||
+                assert_true(i == j || !lasts[p->value->mark] ||
+                            !lasts[q->value->mark] || q->room != p->room ||
                             q->base + q->bytes <= p->base ||
                             q->base >= p->base + p->bytes);
             }
         }
+        assert_true(nlasting > 1);
         size_t slots = (size_t)m->program->stage[s].slots[SCHED_UNTIL_I];
         assert_true(slots == (s ? 1 : 2));
         assert_int_equal(d->arena_bytes, d->fixed_bytes + slots *
@@ -118,6 +154,7 @@ static void lasting_buffers_do_not_overlap(void **state)
         const nd_bucket *b = &c->mem.buckets.v[i];
         assert_int_equal(b->n % (b->zero ? 32 : 16), 0);
     }
+    assert_true(nd_places_check(c));
     nd_ctx_free(m->ctx);
 }
 

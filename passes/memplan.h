@@ -1,0 +1,27 @@
+/* memplan.h - what memplan.c and memtemps.c tell each other. */
+#ifndef ND_MEMPLAN_H
+#define ND_MEMPLAN_H
+
+#include "passes.h"
+
+/* In what a stage's uses of a value are noted: a bit per list, and these. */
+enum { CROSSES = 1 << NLISTS, READ_LATE = 2 << NLISTS };
+
+/* What a microbatch keeps from its forward to its backward list, side by side
+ * in a room. Bytes of it are free in the forward list until the value that will
+ * lie there is made, and in the backward list once it has been read. */
+typedef struct nd_held {
+    int room;
+    size_t base, bytes;
+    ND_VEC(nd_place) v;              /* base: from the start of the first one */
+} nd_held;
+
+void nd_add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
+                  size_t base);
+/* Returns the bytes that the temporaries of the stage share, beside those in
+ * what it holds. `lists` are the uses by mark, `skip` says what else has a
+ * place already. */
+size_t nd_place_temps(nd_code *c, int stage, const uint8_t *lists,
+                      const bool *skip, const nd_held *held, size_t at);
+
+#endif
