@@ -6,6 +6,7 @@
 # where a first sum is made to add.
 set -u
 export NDC_CFLAGS=-O0
+unset NDRT_STALE
 ndc=$NDC_BUILD/ndc
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
