@@ -29,11 +29,14 @@ const nd_op *nd_added_by(const nd_code *c, const nd_node *n)
  * emitter clears the result, if it is one range. */
 static bool product_writes(nd_code *c, const nd_op *op, const nd_ref *to)
 {
-    const nd_type *t = &op->in[0]->type;
     bool empty = false;
-    for (int i = 0; i < op->naxes; i++)
+    for (int i = 0; i < op->naxes; i++) {
+        const nd_type *t = &op->in[0]->type;
+        if (nd_axis_at(t, op->axes[i]) < 0)
+            t = &op->in[1]->type;
         empty |= c->exts.v[nd_ext_of(c, t, nd_axis_at(t, op->axes[i]))].fixed
                  <= 0;
+    }
     return op->naxes <= 1 || !empty || nd_is_packed(c, to);
 }
 

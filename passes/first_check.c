@@ -96,6 +96,14 @@ static void touch(checker *k, const nd_param *p, mark *x, bool write)
     x->written |= write;
 }
 
+/* Where a stage has a list for the gradients of weights alone, that list says
+ * when they are made: none is added to before. */
+static bool in_last_list(const checker *k)
+{
+    return (k->list - 1) % NLISTS != LIST_BWD ||
+           k->c->stage[k->stage].list[LIST_WGT].v.n == 0;
+}
+
 /* Parts of sums are added up when all else of the nest has been done. */
 static void run_kernel(checker *k, const nd_kernel *x, bool parts)
 {
@@ -104,6 +112,8 @@ static void run_kernel(checker *k, const nd_kernel *x, bool parts)
         const nd_op *accum = nd_added_by(k->c, n);
         if (!accum || n->in_parts != parts)
             continue;
+        if (!in_last_list(k))
+            wrong(k, accum->param, "is added to before its stage's last list");
         bool write = n->op != accum && nd_info(k->c, n->op->out[0])->first;
         if (write && !nd_writes_all(k->c, x, n))
             wrong(k, accum->param, "is written in part");

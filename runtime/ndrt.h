@@ -293,9 +293,9 @@ struct ndrt_rank {
     int64_t step;
     uint64_t seed;
     bool training;                /* dropout on */
-    bool adds;                    /* the stage has made its gradients in this
-                                     step, of another microbatch; if not, what
-                                     comes first there writes them */
+    bool adds;                    /* the stage has made gradients since the last
+                                     update, of another microbatch; if not,
+                                     what comes first there writes them */
     int thread, nthreads;         /* which one of the team runs this; 0 and 1
                                      outside of a stage's functions */
     const ndrt_program *program;

@@ -3,14 +3,15 @@
  *
  *   s[64, 256] = q[64, 64] k[64, 256]
  *
- * A block of C, 4 rows of 4 vectors, stays in registers while k goes by: one
- * element of A, in all lanes, times a row of B. So A may have any strides. B is
- * read where it lies if its rows are contiguous, otherwise transposed by 64 x
- * 64 elements first. bf16 is packed in pairs along k where the processor
- * multiplies pairs, or else widened.
+ * A block of C, 4 rows of 4 vectors (of 2 without AVX-512), stays in registers
+ * while k goes by: one element of A, in all lanes, times a row of B. So A may
+ * have any strides. B is read where it lies if its rows are contiguous,
+ * otherwise transposed by 64 x 64 elements first. bf16 is packed in pairs along
+ * k where the processor multiplies pairs, or else widened.
  *
  * Every element of C adds up its products in order of k, whatever block it is
- * in: the bits depend neither on the compiler nor on the shape.
+ * in: the bits depend neither on the compiler nor on the shape. A processor
+ * that multiplies pairs adds up in pairs.
  */
 #ifndef NDRT_SMALL_H
 #define NDRT_SMALL_H
@@ -181,7 +182,6 @@ ND_INLINE void nd_panel_product(bool pairs, int64_t m, int64_t n, nd_panel p)
 /* ---- packing ----------------------------------------------------------- */
 
 typedef float nd_pack[ND_STEPS][ND_COLS];
-
 
 /* What of a matrix is beyond k and j. */
 static __attribute__((cold, noinline, unused))

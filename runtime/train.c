@@ -1,7 +1,8 @@
 /* train.c - the step loop.
  *
  * A step loads the batch, forgets the gradients, runs `pre`, walks the device's
- * row of actions, then reduces, checks and updates. It allocates nothing.
+ * row of actions, then reduces, checks and updates. Nothing is allocated, but
+ * by the first step what products need beside the arena.
  *
  * Generated functions return nothing. A failure inside one (a collective that
  * meets a stopped rank) leaves it by longjmp to ndrt_call, or in joint work to

@@ -363,6 +363,7 @@ static void test_packed(void **state)
 {
     static const int64_t sizes[][3] = {
         {256, 64, 500}, {64, 640, 700}, {64, 400, 1000}, {130, 333, 768},
+        {512, 96, 4501},
     };
     team t[4];
     ndrt_rank *rank[4];
