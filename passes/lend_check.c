@@ -108,15 +108,12 @@ static int param_at(const nd_bucket *b, size_t at)
     return lo;
 }
 
-/* Where the gradients of a bucket are: has p bytes in common only with those
- * that come later than it? */
-static bool is_clear(checker *k, const nd_place *p, const nd_bucket_place *at)
+/* Where the gradients of a bucket are: the bytes that p has in common with
+ * those that come later than it. */
+static size_t on_later(checker *k, const nd_place *p, const nd_bucket_place *at)
 {
-    const nd_program *all = k->c->m->program;
     const nd_bucket *b = &k->c->mem.buckets.v[at->bucket];
-    size_t in = common(p->base, p->bytes, at->grads, b->n * 4), later = 0;
-    if (!in)
-        return true;
+    size_t later = 0;
     size_t from = p->base < at->grads ? 0 : (p->base - at->grads) / 4;
     for (int i = param_at(b, from); i < b->params.n; i++) {
         int made = k->made[b->params.v[i]->index];
@@ -126,19 +123,30 @@ static bool is_clear(checker *k, const nd_place *p, const nd_bucket_place *at)
             later += common(p->base, p->bytes, at->grads + b->at.v[i] * 4,
                             nd_grad_bytes(k->c, b->params.v[i]));
     }
-    return later == in && all->nmicro == 1 && all->nstages == 1;
+    return later;
+}
+
+static bool is_clear(checker *k, const nd_place *p)
+{
+    const nd_program *all = k->c->m->program;
+    const nd_device_mem *d = &k->c->mem.device[k->device];
+    size_t on = 0, later = 0;
+    for (int i = 0; i < d->buckets.n && p->room == ROOM_FIXED; i++) {
+        const nd_bucket_place *at = &d->buckets.v[i];
+        size_t n = common(p->base, p->bytes, at->grads,
+                          k->c->mem.buckets.v[at->bucket].n * 4);
+        on += n;
+        later += n ? on_later(k, p, at) : 0;
+    }
+    return !on || (later == p->bytes && all->nmicro == 1 && all->nstages == 1);
 }
 
 static bool check_stage(checker *k, int s)
 {
-    const nd_device_mem *d = &k->c->mem.device[k->device];
     const nd_stage_mem *mem = &k->c->mem.stage[s];
     for (int i = 0; i < mem->places.n; i++) {
         const nd_place *p = &mem->places.v[i];
-        bool ok = true;
-        for (int j = 0; j < d->buckets.n && p->room == ROOM_FIXED; j++)
-            ok &= is_clear(k, p, &d->buckets.v[j]);
-        if (ok)
+        if (is_clear(k, p))
             continue;
         nd_error(k->c->m->ctx, p->value->def ? p->value->def->loc : nd_nowhere,
                  "internal error: '%s' lies on gradients that are there, or "
