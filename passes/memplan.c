@@ -4,7 +4,8 @@
  *   | inputs, and what is computed before the microbatches
  *   | temporaries of all lists of all stages, which never run at once
  *   | per stage, per span of time: slots, each for what a microbatch keeps,
- *     and for temporaries while that is not there (memtemps.c)
+ *     and for temporaries while that is not there (memtemps.c); some of it
+ *     lies over gradients that come later (lend.c)
  *   | weights of earlier updates, of an asynchronous schedule
  *
  * What a stage keeps of a microbatch lives until its gradients have been taken:
