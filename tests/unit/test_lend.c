@@ -12,7 +12,7 @@
 #include <string.h>
 
 static const char *const MODEL =
-    "use nn\naxis batch = 6\naxis vocab = 32\naxis d = 16\naxis e = d\n"
+    "use nn\naxis batch = 6\naxis vocab = 32\naxis d = %d\naxis e = d\n"
     "axis layers = 4\n"
     "model m(t: i32[batch], y: i32[batch]) {\n"
     "  table = param [vocab -> d] ~ normal(0.5)\n"
@@ -23,11 +23,12 @@ static const char *const MODEL =
     "  logits = sum[d](x * table)\n"
     "  return mean[batch](cross_entropy[vocab](logits, y))\n}\n";
 
-static nd_code *compile(nd_ctx *c, const char *plan)
+static nd_code *compile(nd_ctx *c, int d, const char *plan)
 {
     nd_front_options front = {0};
     nd_options o = {0};
-    const char *text = nd_fmt(c->arena, "%splan {\n  %s\n}\n", MODEL, plan);
+    const char *text = nd_fmt(c->arena, "%splan {\n  %s\n}\n",
+                              nd_fmt(c->arena, MODEL, d), plan);
     nd_module *m = nd_frontend(c, nd_add_file(c, "t.nd", text, strlen(text)),
                                &front);
     assert_non_null(m);
@@ -65,7 +66,7 @@ static void logits_lie_over_layers(void **state)
 {
     (void)state;
     nd_ctx *ctx = nd_ctx_new();
-    nd_code *c = compile(ctx, "mesh dp = 1");
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
     const nd_place *p = logits_of(c);
     assert_int_equal(p->room, ROOM_FIXED);
     assert_true(p->base >= grad_of(c, "layers.own"));
@@ -87,7 +88,7 @@ static void nothing_is_lent(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof plan / sizeof *plan; i++) {
         nd_ctx *ctx = nd_ctx_new();
-        nd_code *c = compile(ctx, plan[i]);
+        nd_code *c = compile(ctx, 16, plan[i]);
         assert_int_equal(c->mem.device[0].lent_bytes, 0);
         assert_true(nd_lend_check(c));
         nd_ctx_free(ctx);
@@ -108,7 +109,7 @@ static void a_wrong_place_is_found(void **state)
 {
     (void)state;
     nd_ctx *ctx = nd_ctx_new();
-    nd_code *c = compile(ctx, "mesh dp = 1");
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
     const nd_place *p = logits_of(c);
     size_t was = p->base, own = grad_of(c, "layers.own");
     size_t end = own + 4 * 16 * 16 * 4;
@@ -124,12 +125,30 @@ static void a_wrong_place_is_found(void **state)
     nd_ctx_free(ctx);
 }
 
+/* The layers have 676 floats, and 12 more behind them. */
+static void a_gap_is_none_to_lie_on(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 13, "mesh dp = 1");
+    const nd_place *p = logits_of(c);
+    size_t was = p->base, end = grad_of(c, "layers.own") + 688 * 4;
+    assert_true(was + p->bytes <= end - 48);
+    for (size_t at = end - 64; at < end + 64; at += 64) {
+        move(c, was, at - p->bytes + 64);
+        assert_false(nd_lend_check(c));
+        move(c, at - p->bytes + 64, was);
+        assert_true(nd_lend_check(c));
+    }
+    nd_ctx_free(ctx);
+}
+
 /* If the gradient below is cleared, or made of what lies there. */
 static void a_gradient_that_is_there_is_found(void **state)
 {
     (void)state;
     nd_ctx *ctx = nd_ctx_new();
-    nd_code *c = compile(ctx, "mesh dp = 1");
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
     const nd_bucket *b = &c->mem.buckets.v[0];
     for (int i = 0; i < b->params.n; i++)
         if (strcmp(b->params.v[i]->name, "layers.own") == 0)
@@ -144,6 +163,7 @@ int main(void)
         cmocka_unit_test(logits_lie_over_layers),
         cmocka_unit_test(nothing_is_lent),
         cmocka_unit_test(a_wrong_place_is_found),
+        cmocka_unit_test(a_gap_is_none_to_lie_on),
         cmocka_unit_test(a_gradient_that_is_there_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
