@@ -90,7 +90,7 @@ cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
     if (!nd_buckets_check(g->c) || !nd_extents_check(g->c) ||
         !nd_overlap_check(g->c) || !nd_first_check(g->c) ||
         !nd_rooms_check(g->c) || !nd_places_check(g->c) ||
-        !nd_memory_check(g->c))
+        !nd_lend_check(g->c) || !nd_memory_check(g->c))
         return NULL;
     for (int s = 0; s < m->program->nstages; s++)
         cg_emit_stage(g, s);

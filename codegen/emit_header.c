@@ -114,6 +114,9 @@ static void put_memory(cg *g, nd_buf *b)
                                  : nd_fmt(g->a, "device %d", d),
                 m->arena_bytes, m->weight_bytes, m->grad_bytes, m->state_bytes,
                 m->input_bytes, m->saved_bytes, m->temp_bytes);
+        if (m->lent_bytes)
+            nd_putf(b, " *                 of those saved, in the place of "
+                       "gradients %zu\n", m->lent_bytes);
         if (m->tile_bytes)
             nd_putf(b, " *                 beside it, for tiles of each "
                        "thread, %zu\n", m->tile_bytes);

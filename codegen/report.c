@@ -285,7 +285,7 @@ static void report_device(report *r, int d)
             params == 1 ? "" : "s");
     size_t known = m->weight_bytes + m->grad_bytes + m->state_bytes +
                    m->input_bytes + m->saved_bytes + m->temp_bytes +
-                   m->older_bytes;
+                   m->older_bytes - m->lent_bytes;
     struct {
         const char *name;
         size_t bytes;
@@ -305,6 +305,10 @@ static void report_device(report *r, int d)
         nd_putf(r->b, "    %-10s %12s  %15s bytes\n", part[i].name,
                 size_text(r->a, (double)part[i].bytes),
                 cg_commas(r->a, (int64_t)part[i].bytes));
+        if (m->lent_bytes && !strcmp(part[i].name, "saved"))
+            nd_putf(r->b, "      of which%12s  %15s bytes in the place of "
+                    "gradients\n", size_text(r->a, (double)m->lent_bytes),
+                    cg_commas(r->a, (int64_t)m->lent_bytes));
     }
     if (m->tile_bytes)
         nd_putf(r->b, "    beside it, for tiles of each thread: %s\n",

@@ -183,6 +183,7 @@ void nd_first_sums(nd_code *c)
     const nd_program *p = c->m->program;
     int n = c->m->params.n + 1;
     finder *stages = ND_NEWN(c->a, finder, p->nstages);
+    c->mem.device = ND_NEWN(c->a, nd_device_mem, p->ndevices);
     if (!c->m->loss)
         return;
     for (int s = 0; s < p->nstages; s++) {

@@ -568,7 +568,7 @@ nd_code *nd_code_new(nd_module *m)
     nd_fuse(c);
     nd_overlap(c);
     nd_buckets(c);
-    nd_memplan_new(c);
     nd_first_sums(c);
+    nd_memplan_new(c);
     return c;
 }

@@ -4,7 +4,8 @@
  *   | inputs, and what is computed before the microbatches
  *   | temporaries of all lists of all stages, which never run at once
  *   | per stage, per span of time: slots, each for what a microbatch keeps,
- *     and for temporaries while that is not there (memtemps.c)
+ *     and for temporaries while that is not there (memtemps.c); some of it
+ *     lies over gradients that come later (lend.c)
  *   | weights of earlier updates, of an asynchronous schedule
  *
  * What a stage keeps of a microbatch lives until its gradients have been taken:
@@ -259,6 +260,28 @@ static bool is_held(int lists)
     return room_of(lists) == ROOM_UNTIL_I && room_again(lists) == ROOM_FIXED;
 }
 
+/* Some of that has a place over gradients. */
+static void place_lent(nd_code *c, int s, const uint8_t *lists, bool *skip,
+                       nd_held *held)
+{
+    nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
+    ND_VEC(nd_place) kept = {0};
+    for (int i = 0; i < c->nvalues; i++) {
+        const nd_value *v = c->info[i].v;
+        nd_place p = {v, ROOM_FIXED, 0, nd_place_bytes(c, v, s)};
+        if (lists[i] && !skip[i] && is_held(lists[i]))
+            ND_PUSH(c->a, &kept, p);
+    }
+    nd_lend(c, s, kept.v, kept.n, held);
+    for (int i = 0; i < held->lent.n; i++) {
+        const nd_lent *x = &held->lent.v[i];
+        nd_add_place(c, &c->mem.stage[s], x->value, ROOM_FIXED, x->at);
+        skip[x->value->mark] = true;
+        d->lent_bytes += x->bytes;
+        d->saved_bytes += x->bytes;
+    }
+}
+
 /* What each microbatch keeps, as it is and were it otherwise; in either case
  * what is held lies side by side. */
 static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
@@ -269,6 +292,7 @@ static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
     bool again = nd_runs_again(&c->m->plan, s);
     *held = (nd_held){.room = again ? ROOM_FIXED : ROOM_UNTIL_I,
                       .base = again ? at : 0};
+    place_lent(c, s, lists, skip, held);
     for (int i = 0; i < 2 * c->nvalues; i++) {
         int j = i % c->nvalues;
         const nd_value *v = c->info[j].v;
@@ -391,7 +415,6 @@ void nd_memplan_new(nd_code *c)
     bool **skip = ND_NEWN(c->a, bool *, p->nstages);
     nd_held *held = ND_NEWN(c->a, nd_held, p->nstages);
     c->mem.stage = ND_NEWN(c->a, nd_stage_mem, p->nstages);
-    c->mem.device = ND_NEWN(c->a, nd_device_mem, p->ndevices);
     for (int s = 0; s < p->nstages; s++) {
         lists[s] = ND_NEWN(c->a, uint8_t, c->nvalues + 1);
         skip[s] = ND_NEWN(c->a, bool, c->nvalues + 1);

@@ -10,10 +10,18 @@ enum { CROSSES = 1 << NLISTS, READ_LATE = 2 << NLISTS };
 /* What a microbatch keeps from its forward to its backward list, side by side
  * in a room. Bytes of it are free in the forward list until the value that will
  * lie there is made, and in the backward list once it has been read. */
+typedef struct nd_lent {
+    const nd_value *value;
+    size_t at, bytes;                /* of the arena */
+    int until;                       /* the last kernel of the backward list for
+                                        which it may be there */
+} nd_lent;
+
 typedef struct nd_held {
     int room;
     size_t base, bytes;
     ND_VEC(nd_place) v;              /* base: from the start of the first one */
+    ND_VEC(nd_lent) lent;            /* not there, but over gradients */
 } nd_held;
 
 void nd_add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
@@ -23,5 +31,9 @@ void nd_add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
  * place already. */
 size_t nd_place_temps(nd_code *c, int stage, const uint8_t *lists,
                       const bool *skip, const nd_held *held, size_t at);
+
+/* lend.c. Which of n values that a microbatch keeps may lie over gradients?
+ * Sorts them and fills held->lent. */
+void nd_lend(nd_code *c, int stage, nd_place *kept, int n, nd_held *held);
 
 #endif

@@ -16,6 +16,8 @@ typedef struct item {
     ND_VEC(const nd_value *) v;      /* one after another in one place; or */
     struct temps *blob;              /* the temporaries of a body */
     nd_item life;
+    int gone;                        /* by this kernel, unless it is 0: then a
+                                        gradient lies there */
 } item;
 
 typedef struct temps {
@@ -127,6 +129,7 @@ static void try_place(void *user, const nd_ref *at, bool write, int index)
     if (from && from != to && from->v.v[from->v.n - 1] == in &&
         from->life.to == index && from->life.bytes == to->life.bytes &&
         !(from->life.placed && to->life.placed) &&
+        !(from->gone && to->life.to >= from->gone) &&
         nd_may_take_place(t->c, t->kernels->v.v[index], u->out, in) &&
         !in_flight(t, in, index) && !in_flight(t, u->out, index))
         u->in = in;
@@ -230,24 +233,69 @@ static void add_held(temps *t, const nd_held *held)
     ND_PUSH(t->c->a, &t->it, ((item){.life = guard}));
 }
 
+/* And over gradients: each as if it lay behind that, a guard between any two;
+ * until it is made in the forward list there is nothing else, and afterwards a
+ * gradient. */
+static size_t add_lent(temps *t, const nd_held *held, size_t at)
+{
+    int end = t->kernels->v.n;
+    bool fwd = t->list == LIST_FWD;
+    for (int i = 0; i < held->lent.n; i++) {
+        const nd_lent *x = &held->lent.v[i];
+        nd_item life = {.bytes = x->bytes, .at = at, .placed = true,
+                        .from = fwd ? end : 0, .to = fwd ? end : 0};
+        add_item(t, x->value, life);
+        t->it.v[t->it.n - 1].gone = fwd ? 0 : x->until + 1;
+        at += x->bytes;
+        nd_item guard = {.bytes = GUARD, .at = at, .placed = true, .to = end};
+        ND_PUSH(t->c->a, &t->it, ((item){.life = guard}));
+        life.from = x->until + 1;
+        life.to = end;
+        if (!fwd && life.from <= end)
+            ND_PUSH(t->c->a, &t->it, ((item){.life = life}));
+        at += GUARD;
+    }
+    return at;
+}
+
+/* Where what was packed at `at` really is: the room, and what to add. */
+static int real_place(const nd_held *held, size_t at, size_t *add)
+{
+    size_t from = held->bytes + GUARD;
+    *add = held->base;
+    if (at < from)
+        return held->room;
+    for (int i = 0; i < held->lent.n; i++) {
+        *add = held->lent.v[i].at - from;
+        from += held->lent.v[i].bytes + GUARD;
+        if (at < from)
+            break;
+    }
+    return ROOM_FIXED;
+}
+
 static size_t place_list(temps *t, const nd_held *held, size_t at)
 {
     nd_stage_mem *mem = &t->c->mem.stage[t->stage];
-    bool shared = held->bytes && (t->list == LIST_FWD || t->list == LIST_BWD);
-    size_t front = shared ? held->bytes + GUARD : 0;
+    bool shared = (held->bytes || held->lent.n) &&
+                  (t->list == LIST_FWD || t->list == LIST_BWD);
+    size_t front = 0;
     t->at.arena = t->c->a;
-    if (shared)
+    if (shared) {
         add_held(t, held);
+        front = add_lent(t, held, held->bytes + GUARD);
+    }
     find_temps(t);
     size_t bytes = pack(t->c, t);
     for (int i = 0; i < t->it.n; i++) {
         const item *x = &t->it.v[i];
-        bool in = x->life.at < front;
+        size_t add = at - front;
         temps one = *t;
         one.it.v = &t->it.v[i];
         one.it.n = 1;
-        emit_places(t->c, mem, &one, in ? held->room : ROOM_FIXED,
-                    in ? held->base : at - front);
+        int room = x->life.at < front ? real_place(held, x->life.at, &add)
+                                      : ROOM_FIXED;
+        emit_places(t->c, mem, &one, room, add);
     }
     return bytes > front ? bytes - front : 0;
 }

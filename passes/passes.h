@@ -477,6 +477,7 @@ typedef struct nd_device_mem {
     /* parts of the arena, for the report */
     size_t weight_bytes, grad_bytes, state_bytes, input_bytes, saved_bytes,
         temp_bytes, older_bytes;
+    size_t lent_bytes;               /* of those saved: in place of gradients */
     size_t version_bytes;            /* of all weights, if there are older ones
                                         too; else 0 */
     size_t loss;                     /* the float, or (size_t)-1 */
@@ -670,13 +671,21 @@ nd_final *nd_finals(nd_code *c, int stage, const nd_kernels *list);
 
 /* ---- first.c, first_check.c: gradients that a step need not clear -------- */
 
-void nd_first_sums(nd_code *c);      /* fills vinfo.first, device_mem.cleared */
+void nd_first_sums(nd_code *c);      /* fills vinfo.first; makes mem.device, of
+                                        which it fills `cleared` */
 /* The accumulate that a node does the work of, or NULL. */
 const nd_op *nd_added_by(const nd_code *c, const nd_node *n);
 /* Can it write all of what it adds to, instead of adding? */
 bool nd_writes_all(nd_code *c, const nd_kernel *k, const nd_node *n);
 /* Is each gradient cleared, or written first, on every schedule? */
 bool nd_first_check(nd_code *c);
+
+/* ---- lend.c, lend_check.c: values over gradients ------------------------- */
+
+/* Of a parameter's gradient, without gaps; 0 if not every rank has as many. */
+size_t nd_grad_bytes(nd_code *c, const nd_param *p);
+/* Is nothing there that is still needed when the gradient is made? */
+bool nd_lend_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
 /* memtemps.c. The block whose runs a value's place is for, and its bytes. */

@@ -1,0 +1,170 @@
+/* test_lend.c - what lies over gradients is gone when they are made, and the
+ * check sees whatever lies there too long, in a gap or at all.
+ */
+#include "../../codegen/codegen.h"
+#include "../../frontend/frontend.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+static const char *const MODEL =
+    "use nn\naxis batch = 6\naxis vocab = 32\naxis d = %d\naxis e = d\n"
+    "axis layers = 4\n"
+    "model m(t: i32[batch], y: i32[batch]) {\n"
+    "  table = param [vocab -> d] ~ normal(0.5)\n"
+    "  x = table[vocab: t]\n"
+    "  repeat layers {\n"
+    "    own = param [d -> e] ~ normal(0.5)\n"
+    "    x = x + rename[e -> d](tanh(sum[d](x * own)))\n  }\n"
+    "  logits = sum[d](x * table)\n"
+    "  return mean[batch](cross_entropy[vocab](logits, y))\n}\n";
+
+static nd_code *compile(nd_ctx *c, int d, const char *plan)
+{
+    nd_front_options front = {0};
+    nd_options o = {0};
+    const char *text = nd_fmt(c->arena, "%splan {\n  %s\n}\n",
+                              nd_fmt(c->arena, MODEL, d), plan);
+    nd_module *m = nd_frontend(c, nd_add_file(c, "t.nd", text, strlen(text)),
+                               &front);
+    assert_non_null(m);
+    assert_true(nd_run_passes(m, &o));
+    return nd_code_new(m);
+}
+
+/* Where gradients are: the only bucket's. */
+static size_t grads(const nd_code *c)
+{
+    return c->mem.device[0].buckets.v[0].grads;
+}
+
+static size_t grad_of(const nd_code *c, const char *name)
+{
+    const nd_bucket *b = &c->mem.buckets.v[0];
+    for (int i = 0; i < b->params.n; i++)
+        if (strcmp(b->params.v[i]->name, name) == 0)
+            return grads(c) + b->at.v[i] * 4;
+    fail_msg("no parameter %s", name);
+    return 0;
+}
+
+static nd_place *logits_of(nd_code *c)
+{
+    nd_stage_mem *mem = &c->mem.stage[0];
+    for (int i = 0; i < mem->places.n; i++)
+        if (strcmp(mem->places.v[i].value->name, "logits") == 0)
+            return &mem->places.v[i];
+    fail_msg("no logits");
+    return NULL;
+}
+
+static void logits_lie_over_layers(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
+    const nd_place *p = logits_of(c);
+    assert_int_equal(p->room, ROOM_FIXED);
+    assert_true(p->base >= grad_of(c, "layers.own"));
+    assert_true(p->base + p->bytes <=
+                grad_of(c, "layers.own") + 4 * 16 * 16 * 4);
+    assert_true(c->mem.device[0].lent_bytes >= p->bytes);
+    assert_true(nd_lend_check(c) && nd_places_check(c));
+    nd_ctx_free(ctx);
+}
+
+/* Several microbatches or stages; layers of which not every rank has as many.
+ */
+static void nothing_is_lent(void **state)
+{
+    static const char *const plan[] = {
+        "microbatches 3", "mesh pp = 2\n  pipeline layers -> pp, schedule = "
+                          "1f1b, microbatches = 1",
+        "mesh tp = 3\n  shard d -> tp"};
+    (void)state;
+    for (size_t i = 0; i < sizeof plan / sizeof *plan; i++) {
+        nd_ctx *ctx = nd_ctx_new();
+        nd_code *c = compile(ctx, 16, plan[i]);
+        assert_int_equal(c->mem.device[0].lent_bytes, 0);
+        assert_true(nd_lend_check(c));
+        nd_ctx_free(ctx);
+    }
+}
+
+/* Moves what is in one place: the logits, and what is made in place of them. */
+static void move(nd_code *c, size_t from, size_t to)
+{
+    nd_stage_mem *mem = &c->mem.stage[0];
+    for (int i = 0; i < mem->places.n; i++)
+        if (mem->places.v[i].base == from)
+            mem->places.v[i].base = to;
+}
+
+/* 64 bytes before or behind its gradients, and over that of the table. */
+static void a_wrong_place_is_found(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
+    const nd_place *p = logits_of(c);
+    size_t was = p->base, own = grad_of(c, "layers.own");
+    size_t end = own + 4 * 16 * 16 * 4;
+    size_t wrong[] = {own - 64, end - p->bytes + 64, grad_of(c, "table")};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        move(c, was, wrong[i]);
+        assert_false(nd_lend_check(c));
+        move(c, wrong[i], was);
+        assert_true(nd_lend_check(c));
+    }
+    c->m->program->nmicro = 2;
+    assert_false(nd_lend_check(c));
+    nd_ctx_free(ctx);
+}
+
+/* The layers have 676 floats, and 12 more behind them. */
+static void a_gap_is_none_to_lie_on(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 13, "mesh dp = 1");
+    const nd_place *p = logits_of(c);
+    size_t was = p->base, end = grad_of(c, "layers.own") + 688 * 4;
+    assert_true(was + p->bytes <= end - 48);
+    for (size_t at = end - 64; at < end + 64; at += 64) {
+        move(c, was, at - p->bytes + 64);
+        assert_false(nd_lend_check(c));
+        move(c, at - p->bytes + 64, was);
+        assert_true(nd_lend_check(c));
+    }
+    nd_ctx_free(ctx);
+}
+
+/* If the gradient below is cleared, or made of what lies there. */
+static void a_gradient_that_is_there_is_found(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
+    const nd_bucket *b = &c->mem.buckets.v[0];
+    for (int i = 0; i < b->params.n; i++)
+        if (strcmp(b->params.v[i]->name, "layers.own") == 0)
+            ND_PUSH(c->a, &c->mem.device[0].cleared, b->params.v[i]->index);
+    assert_false(nd_lend_check(c));
+    nd_ctx_free(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_lie_over_layers),
+        cmocka_unit_test(nothing_is_lent),
+        cmocka_unit_test(a_wrong_place_is_found),
+        cmocka_unit_test(a_gap_is_none_to_lie_on),
+        cmocka_unit_test(a_gradient_that_is_there_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
