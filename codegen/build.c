@@ -2,7 +2,9 @@
  *
  * The text stays beside the executable as OUT.c, which is the file that is
  * compiled, so a compiler message or a debugger points at something that is
- * there to read. The executable appears under its name only when complete.
+ * there to read. Where LLVM makes kernels, the file in the end has those in C,
+ * too, which compute the same bits. The executable appears under its name only
+ * when complete.
  *
  * An installed ndc finds libndrt beside itself, wherever the tree has gone:
  * PREFIX/bin/ndc, PREFIX/lib/libndrt.a. One of a build folder knows the two
@@ -193,6 +195,19 @@ static void compile_flags(command *c)
     args(c, flags ? flags : "");
 }
 
+bool cg_prefers_llvm(const char *cpu)
+{
+#ifdef NDC_LLVM_LIB
+    const char *flags = getenv("NDC_CFLAGS");
+    bool meant = *NDC_CFLAGS || (flags && *flags);
+    bool known = !cpu || !strcmp(cpu, "native") || !strncmp(cpu, "x86-64", 6);
+    return !meant && known && access(NDC_LLVM_LIB, R_OK) == 0;
+#else
+    (void)cpu;
+    return false;
+#endif
+}
+
 static void read_all(int fd, nd_buf *out)
 {
     char part[4096];
@@ -268,14 +283,15 @@ static int compile(nd_ctx *ctx, const char *c_path, const nd_buf *object,
     return status;
 }
 
-int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
+int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,
              const char *out_path, const char *cpu)
 {
     if (out_path[0] == '-')          /* not an option of the C compiler */
         out_path = nd_fmt(ctx->arena, "./%s", out_path);
     const char *c_path = nd_fmt(ctx->arena, "%s.c", out_path);
     char *half = nd_fmt(ctx->arena, "%s.XXXXXX", out_path);
-    if (!write_file(ctx, c_path, c_text, strlen(c_text)))
+    const char *first = apart ? apart->rest.s : c_text;
+    if (!write_file(ctx, c_path, first, strlen(first)))
         return EXIT_INPUT;
     int fd = mkstemp(half);
     if (fd < 0) {
@@ -285,7 +301,8 @@ int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
     }
     close(fd);
     const char *cc;
-    int status = compile(ctx, c_path, object, half, cpu, &cc);
+    int status = compile(ctx, c_path, apart ? &apart->object : NULL, half, cpu,
+                         &cc);
     if (status != 0) {
         unlink(half);
         if (status < 0)
@@ -297,6 +314,10 @@ int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
                      "refused the generated program; it is kept in '%s'",
                      c_path);
         return EXIT_INTERNAL;
+    }
+    if (apart && !write_file(ctx, c_path, c_text, strlen(c_text))) {
+        unlink(half);
+        return EXIT_INPUT;
     }
     /* mkstemp's file is private; a program has the usual permissions. */
     mode_t mask = umask(0);

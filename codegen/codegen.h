@@ -28,10 +28,17 @@ void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
 /* For which processor: a name that the C compiler's -march knows, or NULL for
- * this one. `object`: of kernels that are not in the C text, or NULL. 0, or the
- * exit status: 1 cannot write, 3 the C compiler failed. */
-int cg_build(nd_ctx *ctx, const char *c_text, const nd_buf *object,
+ * this one. `apart`: by LLVM, or NULL; then the text is there to be read. 0, or
+ * the exit status: 1 cannot write, 3 the C compiler failed. */
+typedef struct cg_apart {
+    nd_buf object, rest;             /* kernels; the C text without them */
+} cg_apart;
+int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,
              const char *out_path, const char *cpu);
+/* Are loop kernels better made by LLVM? Not where it is missing or may not know
+ * the processor, nor where there are flags that are meant for them: those of a
+ * sanitizer, or NDC_CFLAGS. */
+bool cg_prefers_llvm(const char *cpu);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
 /* The macros that it defines by itself, as lines `#define NAME ...`. NULL after

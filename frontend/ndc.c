@@ -230,7 +230,8 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
 
 static bool by_llvm(const ndc_options *o)
 {
-    return o->emit == NDC_EXE && o->kernels && !strcmp(o->kernels, "llvm");
+    return o->emit == NDC_EXE && (o->kernels ? !strcmp(o->kernels, "llvm")
+                                             : cg_prefers_llvm(o->cpu));
 }
 
 static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
@@ -242,9 +243,10 @@ static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
     return file && cg_report_roofline(m, file, text);
 }
 
-/* Fills `text`, or with its object what is to be built; false after errors. */
+/* Fills `text`, and of what LLVM makes kernels for what is built apart; false
+ * after errors. */
 static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
-                    nd_buf *object)
+                    cg_apart *apart)
 {
     nd_front_options fo = {.mesh = o->mesh, .nset = o->nset, .set = o->set,
                            .plan_path = o->plan, .model = o->model,
@@ -313,19 +315,21 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
     case NDC_ROOFLINE:
         return report_roofline(m, o->profile, text);
     case NDC_LLVM:
-        return cg_emit_llvm(m, false, CG_LLVM_TEXT, o->cpu, object, text);
+        return cg_emit_llvm(m, false, CG_LLVM_TEXT, o->cpu, &apart->rest,
+                            text);
     case NDC_ASM:
-        return cg_emit_llvm(m, false, CG_LLVM_ASM, o->cpu, object, text);
+        return cg_emit_llvm(m, false, CG_LLVM_ASM, o->cpu, &apart->rest,
+                            text);
     default:
-        if (by_llvm(o))
-            return cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, o->cpu, text,
-                                object);
+        if (by_llvm(o) && !cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, o->cpu,
+                                        &apart->rest, &apart->object))
+            return false;
         return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);
     }
 }
 
 static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text,
-                  const nd_buf *object)
+                  const cg_apart *apart)
 {
     const char *out = o->out;
     if (o->emit == NDC_CHECK)
@@ -339,7 +343,7 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text,
     const char *c_path = nd_fmt(c->arena, "%s.c", out);
     if (is_source(c, c_path) || is_foreign(c, c_path))
         return NDC_BAD_INPUT;
-    return cg_build(c, text->s, by_llvm(o) ? object : NULL, out, o->cpu);
+    return cg_build(c, text->s, by_llvm(o) ? apart : NULL, out, o->cpu);
 }
 
 /* The two severities have the same values; the types differ so that ndc.h
@@ -366,7 +370,8 @@ int ndc_compile(const ndc_options *o)
         c->sink = forward_message;
         c->sink_user = &fw;
     }
-    nd_buf text = {c->arena, NULL, 0, 0}, object = text;
+    nd_buf text = {c->arena, NULL, 0, 0};
+    cg_apart apart = {text, text};
     nd_put(&text, "");
     bool usable = check_usage(c, o);
     int file = usable ? nd_read_file(c, o->file) : 0;
@@ -376,7 +381,7 @@ int ndc_compile(const ndc_options *o)
         nd_error(c, nd_nowhere, "cannot read `%s`: %s", o->file,
                  strerror(errno));
         rc = NDC_BAD_INPUT;
-    } else if (!produce(c, o, file, &text, &object)) {
+    } else if (!produce(c, o, file, &text, &apart)) {
         rc = c->nerrors ? NDC_BAD_INPUT : NDC_BUG;
         if (!c->nerrors)
             nd_error(c, nd_nowhere, "internal error: a stage failed without "
@@ -384,7 +389,7 @@ int ndc_compile(const ndc_options *o)
     } else if (c->nerrors || (c->werror && c->nwarnings)) {
         rc = NDC_BAD_INPUT;
     } else {
-        rc = finish(c, o, &text, &object);
+        rc = finish(c, o, &text, &apart);
     }
     nd_ctx_free(c);
     return rc;

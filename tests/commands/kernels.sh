@@ -48,6 +48,16 @@ END
     done
 fi
 
+# By whom, unless told: LLVM, but not where flags are meant for kernels. What is
+# left to read is the whole program either way.
+(unset NDC_CFLAGS && "$ndc" "$dir/m.nd" -o "$dir/m") || fail "the default"
+"$ndc" "$dir/m.nd" --emit=c -o "$dir/whole.c"
+cmp -s "$dir/m.c" "$dir/whole.c" || fail "not the whole program in C"
+grep -q '^NDC_SANITIZE:STRING=.' "$NDC_BUILD/CMakeCache.txt" ||
+    nm "$dir/m" | grep -q ' T m_bwd' || fail "a kernel that LLVM has not made"
+NDC_CFLAGS=-Og "$ndc" "$dir/m.nd" -o "$dir/m" || fail "with flags"
+nm "$dir/m" | grep -q ' T m_bwd' && fail "flags for a kernel by LLVM"
+
 # refused MESSAGE OPTIONS...
 refused() {
     want=$1

@@ -15,8 +15,8 @@
  * elsewhere: `loss`, `out.X` and `grad.X`. The evaluation is compared with them
  * before the program is compared with the evaluation.
  *
- * With NDC_KERNELS=llvm in the environment, loop kernels are made by LLVM; with
- * NDC_CPU=x86-64-v3, all is for such a processor.
+ * With NDC_KERNELS=llvm in the environment, loop kernels are made by LLVM, with
+ * c by the C compiler; with NDC_CPU=x86-64-v3, all is for such a processor.
  */
 #include "../../codegen/codegen.h"
 #include "../../frontend/frontend.h"
@@ -334,13 +334,15 @@ static bool build(nd_ctx *c, const options *o)
     m->train.steps = 1;
     m->train.seed = o->seed;
     m->train.load_path = NULL;
-    nd_buf b = {.arena = m->ctx->arena}, object = b;
+    nd_buf b = {.arena = m->ctx->arena};
+    cg_apart apart = {b, b};
     const char *kernels = getenv("NDC_KERNELS"), *cpu = getenv("NDC_CPU");
-    if (!kernels || strcmp(kernels, "llvm") != 0)
-        return cg_emit_c(m, &b) &&
-               cg_build(m->ctx, b.s, NULL, o->work, cpu) == 0;
-    return cg_emit_llvm(m, false, CG_LLVM_OBJECT, cpu, &b, &object) &&
-           cg_build(m->ctx, b.s, &object, o->work, cpu) == 0;
+    bool llvm = kernels ? !strcmp(kernels, "llvm") : cg_prefers_llvm(cpu);
+    if (llvm && !cg_emit_llvm(m, false, CG_LLVM_OBJECT, cpu, &apart.rest,
+                              &apart.object))
+        return false;
+    return cg_emit_c(m, &b) &&
+           cg_build(m->ctx, b.s, llvm ? &apart : NULL, o->work, cpu) == 0;
 }
 
 static bool close_enough(const options *o, const char *what, int64_t i,
