@@ -82,8 +82,8 @@ static void logits_lie_over_layers(void **state)
 static void nothing_is_lent(void **state)
 {
     static const char *const plan[] = {
-        "microbatches 3", "mesh pp = 2\n  pipeline layers -> pp, schedule = "
-                          "1f1b, microbatches = 1",
+        "microbatches 3", ("mesh pp = 2\n  pipeline layers -> pp, schedule = "
+                          "1f1b, microbatches = 1"),
         "mesh tp = 3\n  shard d -> tp"};
     (void)state;
     for (size_t i = 0; i < sizeof plan / sizeof *plan; i++) {
