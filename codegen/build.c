@@ -2,9 +2,9 @@
  *
  * The text stays beside the executable as OUT.c, which is the file that is
  * compiled, so a compiler message or a debugger points at something that is
- * there to read. Where LLVM makes kernels, the file in the end has those in C,
- * too, which compute the same bits. The executable appears under its name only
- * when complete.
+ * there to read. Where LLVM makes kernels, what is compiled is the rest, a file
+ * that goes away; OUT.c has these kernels in C, too, which compute the same
+ * bits. The executable appears under its name only when complete.
  *
  * An installed ndc finds libndrt beside itself, wherever the tree has gone:
  * PREFIX/bin/ndc, PREFIX/lib/libndrt.a. One of a build folder knows the two
@@ -15,6 +15,7 @@
  */
 #include "codegen.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -201,7 +202,7 @@ bool cg_prefers_llvm(const char *cpu)
     const char *flags = getenv("NDC_CFLAGS");
     bool meant = *NDC_CFLAGS || (flags && *flags);
     bool known = !cpu || !strcmp(cpu, "native") || !strncmp(cpu, "x86-64", 6);
-    return !meant && known && access(NDC_LLVM_LIB, R_OK) == 0;
+    return !meant && known && dlopen(NDC_LLVM_LIB, RTLD_NOW | RTLD_LOCAL);
 #else
     (void)cpu;
     return false;
@@ -266,21 +267,44 @@ static command compile_command(nd_ctx *ctx, const char *const *in,
     return c;
 }
 
-/* The exit status of the compiler, or -1. The object is there for it alone. */
-static int compile(nd_ctx *ctx, const char *c_path, const nd_buf *object,
-                   const char *half, const char *cpu, const char **cc)
+/* The exit status of the compiler, or -1. */
+static int compile(nd_ctx *ctx, const char *const *in, const char *half,
+                   const char *cpu, const char **cc)
 {
-    const char *o_path = nd_fmt(ctx->arena, "%s.o", half);
-    const char *in[] = {c_path, object ? o_path : NULL, NULL};
-    if (object && !write_file(ctx, o_path, object->s, object->n))
-        return EXIT_INPUT;
     command c = compile_command(ctx, in, half, cpu);
-    int status = run(&c, NULL), e = errno;
-    if (object)
-        unlink(o_path);
-    errno = e;
     *cc = c.v.v[0];
-    return status;
+    return run(&c, NULL);
+}
+
+/* Writes what LLVM has made, and the rest, where they are there for the C
+ * compiler alone. */
+static bool write_apart(nd_ctx *ctx, const cg_apart *apart,
+                        const char *const *in)
+{
+    return write_file(ctx, in[0], apart->rest.s, apart->rest.n) &&
+           write_file(ctx, in[1], apart->object.s, apart->object.n);
+}
+
+static int build(nd_ctx *ctx, const char *c_path, const cg_apart *apart,
+                 const char *half, const char *cpu)
+{
+    const char *rest[] = {nd_fmt(ctx->arena, "%s.c", half),
+                          nd_fmt(ctx->arena, "%s.o", half), NULL};
+    const char *const all[] = {c_path, NULL};
+    const char *cc = NULL;
+    bool written = !apart || write_apart(ctx, apart, rest);
+    int status = !written ? 0 : compile(ctx, apart ? rest : all, half, cpu,
+                                        &cc), e = errno;
+    for (int i = 0; apart && rest[i]; i++)
+        unlink(rest[i]);
+    if (status < 0)
+        nd_error(ctx, (nd_loc){0}, "internal error: cannot run the C compiler "
+                 "'%s': %s; the program is kept in '%s'", cc, strerror(e),
+                 c_path);
+    else if (status)
+        nd_error(ctx, (nd_loc){0}, "internal error: the C compiler refused the "
+                 "generated program; it is kept in '%s'", c_path);
+    return !written ? EXIT_INPUT : status ? EXIT_INTERNAL : 0;
 }
 
 int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,
@@ -290,8 +314,7 @@ int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,
         out_path = nd_fmt(ctx->arena, "./%s", out_path);
     const char *c_path = nd_fmt(ctx->arena, "%s.c", out_path);
     char *half = nd_fmt(ctx->arena, "%s.XXXXXX", out_path);
-    const char *first = apart ? apart->rest.s : c_text;
-    if (!write_file(ctx, c_path, first, strlen(first)))
+    if (!write_file(ctx, c_path, c_text, strlen(c_text)))
         return EXIT_INPUT;
     int fd = mkstemp(half);
     if (fd < 0) {
@@ -300,24 +323,10 @@ int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,
         return EXIT_INPUT;
     }
     close(fd);
-    const char *cc;
-    int status = compile(ctx, c_path, apart ? &apart->object : NULL, half, cpu,
-                         &cc);
-    if (status != 0) {
+    int status = build(ctx, c_path, apart, half, cpu);
+    if (status) {
         unlink(half);
-        if (status < 0)
-            nd_error(ctx, (nd_loc){0}, "internal error: cannot run the C "
-                     "compiler '%s': %s; the program is kept in '%s'",
-                     cc, strerror(errno), c_path);
-        else
-            nd_error(ctx, (nd_loc){0}, "internal error: the C compiler "
-                     "refused the generated program; it is kept in '%s'",
-                     c_path);
-        return EXIT_INTERNAL;
-    }
-    if (apart && !write_file(ctx, c_path, c_text, strlen(c_text))) {
-        unlink(half);
-        return EXIT_INPUT;
+        return status;
     }
     /* mkstemp's file is private; a program has the usual permissions. */
     mode_t mask = umask(0);

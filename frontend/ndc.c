@@ -343,7 +343,7 @@ static int finish(nd_ctx *c, const ndc_options *o, const nd_buf *text,
     const char *c_path = nd_fmt(c->arena, "%s.c", out);
     if (is_source(c, c_path) || is_foreign(c, c_path))
         return NDC_BAD_INPUT;
-    return cg_build(c, text->s, by_llvm(o) ? apart : NULL, out, o->cpu);
+    return cg_build(c, text->s, apart->rest.s ? apart : NULL, out, o->cpu);
 }
 
 /* The two severities have the same values; the types differ so that ndc.h

@@ -58,6 +58,15 @@ grep -q '^NDC_SANITIZE:STRING=.' "$NDC_BUILD/CMakeCache.txt" ||
 NDC_CFLAGS=-Og "$ndc" "$dir/m.nd" -o "$dir/m" || fail "with flags"
 nm "$dir/m" | grep -q ' T m_bwd' && fail "flags for a kernel by LLVM"
 
+# A C compiler that fails: the whole program stays, and nothing else.
+mkdir "$dir/bad"
+printf '#!/bin/sh\ncase $* in *-E*) exec cc "$@" ;; esac\nexit 1\n' >"$dir/no_cc"
+chmod +x "$dir/no_cc"
+CC=$dir/no_cc "$ndc" "$dir/m.nd" --kernels=llvm -o "$dir/bad/m" 2>"$dir/err"
+[ $? = 3 ] || fail "status of a C compiler that fails"
+cmp -s "$dir/bad/m.c" "$dir/whole.c" || fail "not the whole program is kept"
+[ "$(ls "$dir/bad")" = m.c ] || fail "left behind: $(ls "$dir/bad")"
+
 # refused MESSAGE OPTIONS...
 refused() {
     want=$1
