@@ -1,8 +1,8 @@
 /* grads.c - what gradients hold before a step: nothing.
  *
  *   cleared       d_table                  0 0 0 0 ..
- *   written       d_up, d_down, ..         whatever lay there: the last step's, or
- *                                          values of a forward pass (lend.c)
+ *   written       d_up, d_down, ..         whatever lay there: the last
+ *                                          step's, or values (lend.c)
  *
  * Those that a step only adds to are cleared. All others are written by what
  * makes them for the first microbatch that their stage runs backward, whichever
