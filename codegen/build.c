@@ -196,19 +196,6 @@ static void compile_flags(command *c)
     args(c, flags ? flags : "");
 }
 
-bool cg_prefers_llvm(const char *cpu)
-{
-#ifdef NDC_LLVM_LIB
-    const char *flags = getenv("NDC_CFLAGS");
-    bool meant = *NDC_CFLAGS || (flags && *flags);
-    bool known = !cpu || !strcmp(cpu, "native") || !strncmp(cpu, "x86-64", 6);
-    return !meant && known && dlopen(NDC_LLVM_LIB, RTLD_NOW | RTLD_LOCAL);
-#else
-    (void)cpu;
-    return false;
-#endif
-}
-
 static void read_all(int fd, nd_buf *out)
 {
     char part[4096];
@@ -217,7 +204,8 @@ static void read_all(int fd, nd_buf *out)
         nd_putn(out, part, n > 0 ? (size_t)n : 0);
 }
 
-const char *cg_macros(nd_ctx *ctx, const char *cpu)
+/* NULL if there is no such compiler. */
+static const char *macros(nd_ctx *ctx, const char *cpu)
 {
     command c = compiler(ctx, cpu);
     nd_buf out = {.arena = ctx->arena};
@@ -236,11 +224,30 @@ const char *cg_macros(nd_ctx *ctx, const char *cpu)
         close(fd[0]);
         status = end(pid);
     }
-    if (status == 0)
-        return out.s;
-    nd_error(ctx, nd_nowhere, "the C compiler `%s` does not tell its macros",
-             c.v.v[0]);
-    return NULL;
+    return status == 0 ? out.s : NULL;
+}
+
+const char *cg_macros(nd_ctx *ctx, const char *cpu)
+{
+    const char *s = macros(ctx, cpu);
+    if (!s)
+        nd_error(ctx, nd_nowhere, "the C compiler `%s` does not tell its "
+                 "macros", compiler(ctx, cpu).v.v[0]);
+    return s;
+}
+
+bool cg_prefers_llvm(nd_ctx *ctx, const char *cpu)
+{
+#ifdef NDC_LLVM_LIB
+    const char *flags = getenv("NDC_CFLAGS");
+    bool meant = *NDC_CFLAGS || (flags && *flags);
+    bool known = !cpu || !strcmp(cpu, "native") || !strncmp(cpu, "x86-64", 6);
+    return !meant && known && macros(ctx, cpu) &&
+           dlopen(NDC_LLVM_LIB, RTLD_NOW | RTLD_LOCAL);
+#else
+    (void)ctx, (void)cpu;
+    return false;
+#endif
 }
 
 static command compile_command(nd_ctx *ctx, const char *const *in,

@@ -36,9 +36,9 @@ typedef struct cg_apart {
 int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,
              const char *out_path, const char *cpu);
 /* Are loop kernels better made by LLVM? Not where it is missing or may not know
- * the processor, nor where there are flags that are meant for them: those of a
- * sanitizer, or NDC_CFLAGS. */
-bool cg_prefers_llvm(const char *cpu);
+ * the processor, nor without a C compiler, nor where there are flags that are
+ * meant for them: those of a sanitizer, or NDC_CFLAGS. */
+bool cg_prefers_llvm(nd_ctx *ctx, const char *cpu);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
 /* The macros that it defines by itself, as lines `#define NAME ...`. NULL after

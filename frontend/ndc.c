@@ -228,10 +228,10 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
     return true;
 }
 
-static bool by_llvm(const ndc_options *o)
+static bool by_llvm(nd_ctx *c, const ndc_options *o)
 {
     return o->emit == NDC_EXE && (o->kernels ? !strcmp(o->kernels, "llvm")
-                                             : cg_prefers_llvm(o->cpu));
+                                             : cg_prefers_llvm(c, o->cpu));
 }
 
 static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
@@ -321,7 +321,7 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
         return cg_emit_llvm(m, false, CG_LLVM_ASM, o->cpu, &apart->rest,
                             text);
     default:
-        if (by_llvm(o) && !cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, o->cpu,
+        if (by_llvm(c, o) && !cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, o->cpu,
                                         &apart->rest, &apart->object))
             return false;
         return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);

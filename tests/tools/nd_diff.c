@@ -337,7 +337,8 @@ static bool build(nd_ctx *c, const options *o)
     nd_buf b = {.arena = m->ctx->arena};
     cg_apart apart = {b, b};
     const char *kernels = getenv("NDC_KERNELS"), *cpu = getenv("NDC_CPU");
-    bool llvm = kernels ? !strcmp(kernels, "llvm") : cg_prefers_llvm(cpu);
+    bool llvm = kernels ? !strcmp(kernels, "llvm")
+                        : cg_prefers_llvm(m->ctx, cpu);
     if (llvm && !cg_emit_llvm(m, false, CG_LLVM_OBJECT, cpu, &apart.rest,
                               &apart.object))
         return false;
