@@ -204,8 +204,7 @@ static void read_all(int fd, nd_buf *out)
         nd_putn(out, part, n > 0 ? (size_t)n : 0);
 }
 
-/* NULL if there is no such compiler. */
-static const char *macros(nd_ctx *ctx, const char *cpu)
+cg_target_cpu cg_target_for(nd_ctx *ctx, const char *cpu)
 {
     command c = compiler(ctx, cpu);
     nd_buf out = {.arena = ctx->arena};
@@ -224,28 +223,27 @@ static const char *macros(nd_ctx *ctx, const char *cpu)
         close(fd[0]);
         status = end(pid);
     }
-    return status == 0 ? out.s : NULL;
+    return (cg_target_cpu){cpu, status == 0 ? out.s : NULL};
 }
 
-const char *cg_macros(nd_ctx *ctx, const char *cpu)
+void cg_no_macros(nd_ctx *ctx, const char *cpu)
 {
-    const char *s = macros(ctx, cpu);
-    if (!s)
-        nd_error(ctx, nd_nowhere, "the C compiler `%s` does not tell its "
-                 "macros", compiler(ctx, cpu).v.v[0]);
-    return s;
+    nd_error(ctx, nd_nowhere, "the C compiler `%s` does not tell its macros",
+             compiler(ctx, cpu).v.v[0]);
 }
 
-bool cg_prefers_llvm(nd_ctx *ctx, const char *cpu)
+bool cg_prefers_llvm(nd_ctx *ctx, const char *cpu, cg_target_cpu *to)
 {
 #ifdef NDC_LLVM_LIB
     const char *flags = getenv("NDC_CFLAGS");
     bool meant = *NDC_CFLAGS || (flags && *flags);
     bool known = !cpu || !strcmp(cpu, "native") || !strncmp(cpu, "x86-64", 6);
-    return !meant && known && macros(ctx, cpu) &&
-           dlopen(NDC_LLVM_LIB, RTLD_NOW | RTLD_LOCAL);
+    if (meant || !known || !dlopen(NDC_LLVM_LIB, RTLD_NOW | RTLD_LOCAL))
+        return false;
+    *to = cg_target_for(ctx, cpu);
+    return to->macros;
 #else
-    (void)ctx, (void)cpu;
+    (void)ctx, (void)cpu, (void)to;
     return false;
 #endif
 }

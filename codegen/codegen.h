@@ -17,19 +17,24 @@
 #include "../passes/passes.h"
 
 bool cg_emit_c(nd_module *m, nd_buf *out);
-/* The same with loop kernels by LLVM: `out` is what those are, `c` the rest.
- * cpu NULL: this one. */
+/* For which processor: a name that the C compiler's -march knows, or NULL for
+ * this one; and the macros that the compiler defines by itself, as lines
+ * `#define NAME ...`, or NULL if it cannot be run. */
+typedef struct cg_target_cpu {
+    const char *cpu, *macros;
+} cg_target_cpu;
+cg_target_cpu cg_target_for(nd_ctx *ctx, const char *cpu);
+/* The same with loop kernels by LLVM: `out` is what those are, `c` the rest. */
 typedef enum { CG_LLVM_TEXT, CG_LLVM_ASM, CG_LLVM_OBJECT } cg_llvm_form;
-bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
-                  nd_buf *c, nd_buf *out);
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form,
+                  const cg_target_cpu *cpu, nd_buf *c, nd_buf *out);
 /* The same program, which can tell where its time goes: marks.c. */
 bool cg_emit_marked(nd_module *m, nd_buf *out);
 void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
-/* For which processor: a name that the C compiler's -march knows, or NULL for
- * this one. `apart`: by LLVM, or NULL; then the text is there to be read. 0, or
- * the exit status: 1 cannot write, 3 the C compiler failed. */
+/* `apart`: by LLVM, or NULL; then the text is there to be read. 0, or the exit
+ * status: 1 cannot write, 3 the C compiler failed. */
 typedef struct cg_apart {
     nd_buf object, rest;             /* kernels; the C text without them */
 } cg_apart;
@@ -37,13 +42,13 @@ int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,
              const char *out_path, const char *cpu);
 /* Are loop kernels better made by LLVM? Not where it is missing or may not know
  * the processor, nor without a C compiler, nor where there are flags that are
- * meant for them: those of a sanitizer, or NDC_CFLAGS. */
-bool cg_prefers_llvm(nd_ctx *ctx, const char *cpu);
+ * meant for them: those of a sanitizer, or NDC_CFLAGS. If so, *to is for whom.
+ */
+bool cg_prefers_llvm(nd_ctx *ctx, const char *cpu, cg_target_cpu *to);
 /* Does the C compiler know it? If not, after an error. */
 bool cg_knows_cpu(nd_ctx *ctx, const char *cpu);
-/* The macros that it defines by itself, as lines `#define NAME ...`. NULL after
- * an error. */
-const char *cg_macros(nd_ctx *ctx, const char *cpu);
+/* The error of a compiler that does not tell its macros. */
+void cg_no_macros(nd_ctx *ctx, const char *cpu);
 bool cg_report_kernels(nd_module *m, nd_buf *out);
 /* profile: the file that the program has written. */
 bool cg_report_roofline(nd_module *m, int profile, nd_buf *out);
@@ -53,7 +58,8 @@ bool cg_report_roofline(nd_module *m, int profile, nd_buf *out);
 struct cg;
 /* codegen/llvm/, if there was an LLVM to build ndc with: the kernels that the C
  * file declares only. */
-bool cg_llvm(struct cg *g, cg_llvm_form form, const char *cpu, nd_buf *out);
+bool cg_llvm(struct cg *g, cg_llvm_form form, const cg_target_cpu *cpu,
+             nd_buf *out);
 
 /* ---- report.c: words for people ------------------------------------------ */
 
@@ -299,9 +305,11 @@ void cg_positions(cg_fn *f, const cg_axis *a, int n, const char *row,
 
 cg_kernel *cg_loop_kernel(cg *g, nd_kernel *k);
 void cg_gemm(cg_fn *f, nd_kernel *k);
-/* Whether what makes v adds to what lies there: "false", "true", or "r->adds"
- * of what writes a gradient the first time in a step. */
-const char *cg_adds(const nd_code *c, const nd_value *v);
+/* Does what makes v add to what lies there? Of a gradient perhaps not the first
+ * time in a step, which is known when the program runs. */
+typedef enum { CG_WRITES, CG_ADDS, CG_ADDS_LATER } cg_adding;
+cg_adding cg_adds(const nd_code *c, const nd_value *v);
+const char *cg_adding_text(cg_adding a);
 void cg_grouped(cg_fn *f, nd_kernel *k);            /* emit_experts.c */
 /* Both give the name of the function. */
 const char *cg_call_loop(cg_fn *f, nd_kernel *k);

@@ -122,15 +122,15 @@ bool cg_emit_marked(nd_module *m, nd_buf *out)
 }
 
 #ifdef NDC_LLVM_LIB
-bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
-                  nd_buf *c, nd_buf *out)
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form,
+                  const cg_target_cpu *cpu, nd_buf *c, nd_buf *out)
 {
     cg *g = cg_emit(m, CG_LLVM | (marks ? CG_MARKS : 0), c);
     return g && cg_llvm(g, form, cpu, out);
 }
 #else
-bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form, const char *cpu,
-                  nd_buf *c, nd_buf *out)
+bool cg_emit_llvm(nd_module *m, bool marks, cg_llvm_form form,
+                  const cg_target_cpu *cpu, nd_buf *c, nd_buf *out)
 {
     (void)marks, (void)form, (void)cpu, (void)c, (void)out;
     nd_error(m->ctx, nd_nowhere, "this ndc was built without LLVM: it has no "

@@ -91,7 +91,8 @@ void cg_grouped(cg_fn *f, nd_kernel *k)
     cg_source_comment(f->g, &f->b, f->indent * 4, op->loc);
     cg_line(f, "%s(r, %s%s, %s, %s, %s, %s, %s);",
             sum ? "ndrt_grouped_sum" : "ndrt_grouped",
-            sum ? nd_fmt(f->g->a, "%s, ", cg_adds(c, op->out[0])) : "",
+            sum ? nd_fmt(f->g->a, "%s, ",
+                         cg_adding_text(cg_adds(c, op->out[0]))) : "",
             rows_text(f, id.axis, id.rank, &x, y, &id),
             groups_text(f, op, &x, y, w),
             cg_pointer_to(f, &x, false)->name,

@@ -193,20 +193,18 @@ static const char *operand(product *p, const nd_ref *r, bool write)
     return at ? nd_fmt(p->f->g->a, "%s + %s", x, at) : x;
 }
 
-/* `acc`, or "d > 0" where a summed axis is a loop, or one of both. */
-static const char *accumulate(product *p, const char *acc)
+/* As `a` says, or "d > 0" where a summed axis is a loop, or one of both. */
+static const char *accumulate(product *p, cg_adding a)
 {
-    const char *s = strcmp(acc, "false") == 0 ? NULL : acc;
-    if (strcmp(acc, "true") == 0)
-        return acc;
-    for (int i = 0; i < p->k.n; i++) {
+    const char *s = a == CG_WRITES ? NULL : cg_adding_text(a);
+    for (int i = 0; i < p->k.n && a != CG_ADDS; i++) {
         if (in_dim(p->dk, i) || p->f->g->c->exts.v[p->k.ext[i]].fixed == 1)
             continue;
         const char *v = cg_axis_var(p->f->g, p->k.axis[i]);
         s = s ? nd_fmt(p->f->g->a, "%s || %s > 0", s, v)
               : nd_fmt(p->f->g->a, "%s > 0", v);
     }
-    return s ? s : "false";
+    return s ? s : cg_adding_text(CG_WRITES);
 }
 
 /* A loop over a summed axis that may be empty writes nothing: clear first. */
@@ -219,8 +217,9 @@ static bool may_skip(const product *p)
     return false;
 }
 
-static void clear_result(product *p, bool first)
+static void clear_result(product *p, cg_adding a)
 {
+    bool first = a == CG_ADDS_LATER;
     const char *x = cg_pointer_to(p->f, &p->c, true)->name;
     p->f->uses_rank = true;
     if (first)
@@ -264,10 +263,15 @@ static void comment(product *p, nd_op *op, const char *becomes)
     cg_line(p->f, "%s", b.s);
 }
 
-const char *cg_adds(const nd_code *c, const nd_value *v)
+cg_adding cg_adds(const nd_code *c, const nd_value *v)
 {
     const nd_vinfo *info = nd_info(c, v);
-    return info->first ? "r->adds" : info->accum ? "true" : "false";
+    return info->first ? CG_ADDS_LATER : info->accum ? CG_ADDS : CG_WRITES;
+}
+
+const char *cg_adding_text(cg_adding a)
+{
+    return a == CG_WRITES ? "false" : a == CG_ADDS ? "true" : "r->adds";
 }
 
 /* ---- the call ----------------------------------------------------------- */
@@ -277,8 +281,7 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     nd_op *op = k->nodes.v[0].op;
     nd_code *c = f->g->c;
     product p = {.f = f};
-    const char *acc = cg_adds_tiles(f, op) ? "true" : cg_adds(c, op->out[0]);
-    bool first = nd_info(c, op->out[0])->first;
+    cg_adding acc = cg_adds_tiles(f, op) ? CG_ADDS : cg_adds(c, op->out[0]);
     cg_ref_of(f, op->in[0], &p.a);
     cg_ref_of(f, op->in[1], &p.b);
     cg_dest_of(f, op->out[0], &p.c);
@@ -293,10 +296,10 @@ void cg_gemm(cg_fn *f, nd_kernel *k)
     p.dm = largest_run(c, &p.m, &p.a, &p.c);
     p.dn = largest_run(c, &p.n, &p.b, &p.c);
     p.dk = largest_run(c, &p.k, &p.a, &p.b);
-    comment(&p, op, first ? "(+)=" : strcmp(acc, "true") ? "=" : "+=");
-    if (strcmp(acc, "true") && may_skip(&p)) {
-        clear_result(&p, first);
-        acc = "true";
+    comment(&p, op, acc == CG_WRITES ? "=" : acc == CG_ADDS ? "+=" : "(+)=");
+    if (acc != CG_ADDS && may_skip(&p)) {
+        clear_result(&p, acc);
+        acc = CG_ADDS;
     }
     int indent = f->indent;
     dim none = {0};

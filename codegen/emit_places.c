@@ -98,21 +98,13 @@ static size_t floats_before(const cg *g, int s, const nd_type *t)
     return at;
 }
 
-static bool has_param(const nd_stage *st, const nd_param *p)
-{
-    for (int i = 0; i < st->params.n; i++)
-        if (st->params.v[i] == p)
-            return true;
-    return false;
-}
-
 static size_t param_place(const cg *g, int s, int param, bool grad)
 {
     const nd_memplan *all = &g->c->mem;
     const nd_stage *st = &g->m->program->stage[s];
     const nd_device_mem *mem = &all->device[st->device];
     const nd_param *q = g->m->params.v[param];
-    for (int i = 0; i < mem->buckets.n && has_param(st, q); i++) {
+    for (int i = 0; i < mem->buckets.n && nd_stage_has(st, q); i++) {
         const nd_bucket_place *p = &mem->buckets.v[i];
         size_t base = grad ? p->grads : p->weights;
         if (p->bucket != all->bucket_of[param])

@@ -228,10 +228,35 @@ static bool report_comm(nd_module *m, const char *given, nd_buf *text)
     return true;
 }
 
-static bool by_llvm(nd_ctx *c, const ndc_options *o)
+/* If so, *cpu is for whom. */
+static bool by_llvm(nd_ctx *c, const ndc_options *o, cg_target_cpu *cpu)
 {
-    return o->emit == NDC_EXE && (o->kernels ? !strcmp(o->kernels, "llvm")
-                                             : cg_prefers_llvm(c, o->cpu));
+    if (!o->kernels)
+        return cg_prefers_llvm(c, o->cpu, cpu);
+    if (strcmp(o->kernels, "llvm"))
+        return false;
+    *cpu = cg_target_for(c, o->cpu);
+    return true;
+}
+
+/* The text of an executable's program, and what LLVM makes of it. */
+static bool program(nd_module *m, const ndc_options *o, nd_buf *text,
+                    cg_apart *apart)
+{
+    cg_target_cpu cpu;
+    if (by_llvm(m->ctx, o, &cpu) &&
+        !cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, &cpu, &apart->rest,
+                      &apart->object))
+        return false;
+    return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);
+}
+
+static bool llvm_text(nd_module *m, const ndc_options *o, cg_llvm_form form,
+                      nd_buf *text)
+{
+    cg_target_cpu cpu = cg_target_for(m->ctx, o->cpu);
+    nd_buf rest = {.arena = m->ctx->arena};
+    return cg_emit_llvm(m, false, form, &cpu, &rest, text);
 }
 
 static bool report_roofline(nd_module *m, const char *path, nd_buf *text)
@@ -315,15 +340,12 @@ static bool produce(nd_ctx *c, const ndc_options *o, int file, nd_buf *text,
     case NDC_ROOFLINE:
         return report_roofline(m, o->profile, text);
     case NDC_LLVM:
-        return cg_emit_llvm(m, false, CG_LLVM_TEXT, o->cpu, &apart->rest,
-                            text);
+        return llvm_text(m, o, CG_LLVM_TEXT, text);
     case NDC_ASM:
-        return cg_emit_llvm(m, false, CG_LLVM_ASM, o->cpu, &apart->rest,
-                            text);
+        return llvm_text(m, o, CG_LLVM_ASM, text);
+    case NDC_EXE:
+        return program(m, o, text, apart);
     default:
-        if (by_llvm(c, o) && !cg_emit_llvm(m, o->marks, CG_LLVM_OBJECT, o->cpu,
-                                        &apart->rest, &apart->object))
-            return false;
         return o->marks ? cg_emit_marked(m, text) : cg_emit_c(m, text);
     }
 }

@@ -825,6 +825,7 @@ void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
 int nd_device_of(const nd_module *m, int rank);
 /* Is `a` one of the axes whose repeats are cut in stages? */
 bool nd_is_piped(const nd_module *m, const nd_axis *a);
+bool nd_stage_has(const nd_stage *st, const nd_param *p);
 /* The iterations lo .. hi-1 of `a` that a stage runs and has. False: all of
  * them, whatever the stage (-1: not one of a program). */
 bool nd_stage_range(const nd_module *m, int stage, const nd_axis *a,

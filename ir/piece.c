@@ -19,6 +19,14 @@ bool nd_is_piped(const nd_module *m, const nd_axis *a)
     return piped_index(m, a) >= 0;
 }
 
+bool nd_stage_has(const nd_stage *st, const nd_param *p)
+{
+    for (int i = 0; i < st->params.n; i++)
+        if (st->params.v[i] == p)
+            return true;
+    return false;
+}
+
 bool nd_stage_range(const nd_module *m, int stage, const nd_axis *a,
                     int64_t *lo, int64_t *hi)
 {

@@ -72,21 +72,13 @@ typedef struct finder {
     bool drop;                       /* second walk: not first after all */
 } finder;
 
-static bool has_param(const nd_stage *st, const nd_param *p)
-{
-    for (int i = 0; i < st->params.n; i++)
-        if (st->params.v[i] == p)
-            return true;
-    return false;
-}
-
 static bool is_on_one_stage(const nd_module *m, int stage, const nd_param *p)
 {
     const nd_program *all = m->program;
     int n = 0;
     for (int s = 0; s < all->nstages; s++)
         n += all->stage[s].device == all->stage[stage].device &&
-             has_param(&all->stage[s], p);
+             nd_stage_has(&all->stage[s], p);
     return n == 1;
 }
 
@@ -159,7 +151,7 @@ static bool is_written(nd_code *c, const finder *stages, int device,
     for (int s = 0; s < all->nstages; s++) {
         const nd_value *v = stages[s].writer[p->index];
         if (all->stage[s].device == device &&
-            has_param(&all->stage[s], p) && !(v && nd_info(c, v)->first))
+            nd_stage_has(&all->stage[s], p) && !(v && nd_info(c, v)->first))
             return false;
     }
     return true;

@@ -118,12 +118,7 @@ static bool place_of(const nd_sim *s, const nd_param *p, int *bucket,
 static bool has_param(const nd_sim *s, const nd_param *p, int rank, int stage)
 {
     const nd_stage *st = &s->c->m->program->stage[stage];
-    if (st->device != nd_device_of(s->c->m, rank))
-        return false;
-    for (int i = 0; i < st->params.n; i++)
-        if (st->params.v[i] == p)
-            return true;
-    return false;
+    return st->device == nd_device_of(s->c->m, rank) && nd_stage_has(st, p);
 }
 
 static nd_piece read_flat(nd_sim *s, double **flat, const nd_param *p,

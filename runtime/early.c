@@ -113,15 +113,6 @@ static bool is_piped(const ndrt_program *p, int param)
     return q->naxes > 0 && p->extents[q->extent[0]].bounds;
 }
 
-static size_t floats_of(const ndrt_param *q, int first)
-{
-    size_t n = 1;
-
-    for (int a = first; a < q->naxes; a++)
-        n *= (size_t)q->cap[a];
-    return n;
-}
-
 static void lay_out(ndrt_rank *r, int place)
 {
     const ndrt_program *p = r->program;
@@ -134,8 +125,8 @@ static void lay_out(ndrt_rank *r, int place)
         piece *x = &r->state->early->piece[i];
         size_t at = ndrt_grads_at(p, r->device, i) - pl->grads;
         x->all = (span){at / sizeof(float), next};
-        x->end = x->all.from + floats_of(&p->params[i], 0);
-        x->layer = floats_of(&p->params[i], 1);
+        x->end = x->all.from + ndrt_param_floats(&p->params[i], 0);
+        x->layer = ndrt_param_floats(&p->params[i], 1);
         if (is_piped(p, i) || is_on_one_stage(p, r->device, i))
             x->place = place;
         next = x->all.from;

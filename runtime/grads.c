@@ -19,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t floats_of(const ndrt_param *q)
+size_t ndrt_param_floats(const ndrt_param *q, int first)
 {
     size_t n = 1;
 
-    for (int a = 0; a < q->naxes; a++)
+    for (int a = first; a < q->naxes; a++)
         n *= (size_t)q->cap[a];
     return n;
 }
@@ -49,8 +49,8 @@ static void clear(ndrt_rank *r, void *arg)
     for (int i = 0; i < here->ncleared; i++) {
         int param = here->cleared[i];
         size_t at = ndrt_grads_at(r->program, r->device, param);
-        ndrt_clear(r, r->arena + at,
-                   floats_of(&r->program->params[param]) * sizeof(float));
+        size_t n = ndrt_param_floats(&r->program->params[param], 0);
+        ndrt_clear(r, r->arena + at, n * sizeof(float));
     }
 }
 

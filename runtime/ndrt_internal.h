@@ -335,6 +335,8 @@ const ndrt_device *ndrt_here(const ndrt_rank *r);
 size_t ndrt_weights_at(const ndrt_program *p, int device, int param);
 size_t ndrt_grads_at(const ndrt_program *p, int device, int param);
 /* Is `rank` the one that speaks for its piece of the parameter? */
+/* Room of a parameter on a rank, from axis `first` on: 1 is that of a layer. */
+size_t ndrt_param_floats(const ndrt_param *q, int first);
 bool ndrt_owns_param(const ndrt_program *p, int rank, int param);
 /* The devices of a bucket whose copies must be added up; 0: not tied. */
 uint32_t ndrt_tied_devices(const ndrt_program *p, int bucket);

@@ -135,16 +135,20 @@ static bool write(ll *x, const target *t, cg_llvm_form form, nd_buf *out)
     return true;
 }
 
-bool cg_llvm(cg *g, cg_llvm_form form, const char *cpu, nd_buf *out)
+bool cg_llvm(cg *g, cg_llvm_form form, const cg_target_cpu *cpu, nd_buf *out)
 {
     const ll_api *api = ll_open(g->m->ctx);
     target t = {0};
     ll x;
     if (!api)
         return false;
+    if (!cpu->macros) {
+        cg_no_macros(g->m->ctx, cpu->cpu);
+        return false;
+    }
     start(&x, g, api);
-    x.macros = cg_macros(g->m->ctx, cpu);
-    bool ok = x.macros && find_target(&x, cpu ? cpu : "native", &t) &&
+    x.macros = cpu->macros;
+    bool ok = find_target(&x, cpu->cpu ? cpu->cpu : "native", &t) &&
               fill(&x) && optimise(&x, &t) && write(&x, &t, form, out);
     drop_target(&x, &t);
     stop(&x);

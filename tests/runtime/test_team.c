@@ -42,6 +42,22 @@ static void close_team(team *t)
     ndrt_world_free(t->world);
 }
 
+enum { TEAMS = 4 };              /* of one thread, of two, ... */
+
+static void open_teams(team t[TEAMS], ndrt_rank *rank[TEAMS])
+{
+    for (int i = 0; i < TEAMS; i++) {
+        open_team(&t[i], i + 1);
+        rank[i] = t[i].rank;
+    }
+}
+
+static void close_teams(team t[TEAMS])
+{
+    for (int i = 0; i < TEAMS; i++)
+        close_team(&t[i]);
+}
+
 /* ---- shares -------------------------------------------------------------- */
 
 /* All of [0, n) once, in order, in nearly equal parts. */
@@ -338,14 +354,11 @@ static void test_products(void **state)
         {5, 3, 13}, {61, 5, 13}, {129, 70, 61}, {200, 61, 1000},
         {61, 300, 401}, {260, 131, 770}, {1, 5000, 7}, {131, 1, 3000},
     };
-    team t[4];
-    ndrt_rank *rank[4];
+    team t[TEAMS];
+    ndrt_rank *rank[TEAMS];
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        open_team(&t[i], i + 1);
-        rank[i] = t[i].rank;
-    }
+    open_teams(t, rank);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int o = 0; o < 16; o++)
             for (int w = F32; w <= F16; w++)
@@ -353,8 +366,7 @@ static void test_products(void **state)
                     .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2],
                     .ta = o & 1, .tb = o & 2, .tc = o & 4, .acc = o & 8,
                     .width = (width)w});
-    for (int i = 0; i < 4; i++)
-        close_team(&t[i]);
+    close_teams(t);
 }
 
 /* Without gaps between rows a library has other ways, but for parts of C that
@@ -365,22 +377,18 @@ static void test_packed(void **state)
         {256, 64, 500}, {64, 640, 700}, {64, 400, 1000}, {130, 333, 768},
         {512, 96, 4501},
     };
-    team t[4];
-    ndrt_rank *rank[4];
+    team t[TEAMS];
+    ndrt_rank *rank[TEAMS];
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        open_team(&t[i], i + 1);
-        rank[i] = t[i].rank;
-    }
+    open_teams(t, rank);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int o = 0; o < 8; o++)
             same_product(rank, (product){
                 .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2],
                 .ta = o & 1, .tb = o & 2, .acc = o & 4, .packed = true,
                 .width = BF16});
-    for (int i = 0; i < 4; i++)
-        close_team(&t[i]);
+    close_teams(t);
 }
 
 /* Large enough for B to be turned where it is stored transposed; of as many
@@ -390,14 +398,11 @@ static void test_turned(void **state)
     static const int64_t sizes[][3] = {
         {259, 61, 13}, {256, 130, 401}, {300, 96, 1000}, {517, 5, 770},
     };
-    team t[4];
-    ndrt_rank *rank[4];
+    team t[TEAMS];
+    ndrt_rank *rank[TEAMS];
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        open_team(&t[i], i + 1);
-        rank[i] = t[i].rank;
-    }
+    open_teams(t, rank);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int acc = 0; acc < 2; acc++)
             for (int tc = 0; tc < 2; tc++)
@@ -405,8 +410,7 @@ static void test_turned(void **state)
                     .m = sizes[s][tc], .n = sizes[s][1 - tc],
                     .k = sizes[s][2], .tb = true, .tc = tc,
                     .acc = acc});
-    for (int i = 0; i < 4; i++)
-        close_team(&t[i]);
+    close_teams(t);
 }
 
 /* Of a part of its rows, too few to turn B for, a product has the same bits. */

@@ -337,9 +337,12 @@ static bool build(nd_ctx *c, const options *o)
     nd_buf b = {.arena = m->ctx->arena};
     cg_apart apart = {b, b};
     const char *kernels = getenv("NDC_KERNELS"), *cpu = getenv("NDC_CPU");
-    bool llvm = kernels ? !strcmp(kernels, "llvm")
-                        : cg_prefers_llvm(m->ctx, cpu);
-    if (llvm && !cg_emit_llvm(m, false, CG_LLVM_OBJECT, cpu, &apart.rest,
+    cg_target_cpu to;
+    bool told = kernels && !strcmp(kernels, "llvm");
+    bool llvm = told || (!kernels && cg_prefers_llvm(m->ctx, cpu, &to));
+    if (told)
+        to = cg_target_for(m->ctx, cpu);
+    if (llvm && !cg_emit_llvm(m, false, CG_LLVM_OBJECT, &to, &apart.rest,
                               &apart.object))
         return false;
     return cg_emit_c(m, &b) &&
