@@ -69,7 +69,7 @@ typedef struct kir_term {
 typedef struct kir_place {           /* an element in memory */
     int param;
     int n;
-    kir_term term[ND_MAX_RANK];
+    kir_term *term;
 } kir_place;
 
 /* A stream of random numbers: its name's hash, moved on for each iteration of

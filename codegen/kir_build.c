@@ -84,6 +84,7 @@ static kir_place *place_of(build *b, const nd_ref *r, bool write,
     kir_place *p = ND_NEW(b->g->a, kir_place);
     p->param = param_of(b, r, write);
     p->n = r->rank;
+    p->term = ND_NEWN(b->g->a, kir_term, r->rank + 1);
     for (int i = 0; i < r->rank; i++) {
         p->term[i] = (kir_term){.loop = find_loop(b, r->axis[i]), .inst = -1};
         if (r->axis[i] == at)

@@ -223,17 +223,22 @@ static cg_expr random_value(kir_c *p, const kir_inst *x)
 
 /* ---- elementwise -------------------------------------------------------- */
 
-/* Fills $0, $1, $2 of a template. */
+/* Fills $0, $1, $2 of a template. Measured first: texts of thousands of nested
+ * values would leave all their shorter buffers behind. */
 static const char *fill(nd_arena *a, const char *t, const char *const *x)
 {
-    nd_buf b = {.arena = a};
+    size_t n = 1;
+    for (const char *s = t; *s; s++)
+        n += *s == '$' ? strlen(x[*++s - '0']) : 1;
+    char *text = nd_alloc(a, n), *to = text;
     for (; *t; t++) {
         if (*t == '$')
-            nd_put(&b, x[*++t - '0']);
+            to = stpcpy(to, x[*++t - '0']);
         else
-            nd_putn(&b, t, 1);
+            *to++ = *t;
     }
-    return b.s;
+    *to = 0;
+    return text;
 }
 
 const char *kir_c_combine(nd_arena *a, int red, nd_dtype t, const char *x,

@@ -118,13 +118,13 @@ static void a_wrong_kernel_is_found(void **state)
             kir_inst *x = &k->inst.v[i], old = *x;
             if (!x->place || k->params.v[x->place->param].shares < 0)
                 continue;
-            kir_place place = *x->place;
+            kir_term first = x->place->term[0];
             x->place->term[0].shift = 1;
             assert_non_null(kir_check(g, k));
-            *x->place = place;
+            x->place->term[0] = first;
             x->place->term[0].stride.k++;
             assert_non_null(kir_check(g, k));
-            *x->place = place;
+            x->place->term[0] = first;
             x->op = x->op == KIR_STORE ? KIR_ADD : KIR_PICK;
             assert_non_null(kir_check(g, k));
             *x = old;

@@ -198,8 +198,11 @@ static void what_is_broken_is_found(void **state)
                 kir_inst old = k->inst.v[i];
                 kir_place place = {0};
                 kir_draw draw = {0};
-                if (old.place)
+                kir_term term[ND_MAX_RANK];
+                if (old.place) {
                     place = *old.place;
+                    memcpy(term, place.term, sizeof *term * (size_t)place.n);
+                }
                 if (old.draw)
                     draw = *old.draw;
                 bool written = old.place && k->params.v[place.param].written;
@@ -212,6 +215,7 @@ static void what_is_broken_is_found(void **state)
                     *old.draw = draw;
                 if (old.place) {
                     *old.place = place;
+                    memcpy(place.term, term, sizeof *term * (size_t)place.n);
                     k->params.v[place.param].written = written;
                 }
                 assert_null(kir_check(g, k));
