@@ -8,7 +8,8 @@
  *   -> nest 2 reads x and the mean of the row; c is never stored
  *
  * Such a value is inline from now on: computed at each use. It has one part as
- * large as itself, so that nobody reads more than before.
+ * large as itself, so that nobody reads more than before; and what is inline
+ * within it counts as its own, or a long chain would start anew at each use.
  */
 #include "passes.h"
 
@@ -48,6 +49,25 @@ static bool is_light(nd_code *c, const nd_op *op)
     return true;
 }
 
+/* How many ops are made again where v is computed. */
+static int ops_again(const nd_code *c, const nd_value *v)
+{
+    if (nd_class_of(c, v) != V_INLINE)
+        return 0;
+    int n = nd_info(c, v)->again;
+    for (int i = 0; i < v->def->nin; i++)
+        n += ops_again(c, v->def->in[i]);
+    return n;
+}
+
+static int ops_of(const nd_code *c, const nd_op *op)
+{
+    int n = 1;
+    for (int i = 0; i < op->nin; i++)
+        n += ops_again(c, op->in[i]);
+    return n;
+}
+
 static void add_part(nd_code *c, nd_value *leaf, bool in_memory, void *user)
 {
     parts *p = user;
@@ -57,8 +77,10 @@ static void add_part(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     if (k == V_MEMORY || early) {
         p->there &= !nd_info(c, leaf)->alias;
         p->large += SMALLER * nd_numel(&leaf->type) > nd_numel(&p->v->type);
-    } else if (++p->ops <= MAX_OPS && is_light(c, leaf->def)) {
-        nd_leaves(c, leaf->def, add_part, p);
+    } else if (is_light(c, leaf->def)) {
+        p->ops += ops_of(c, leaf->def);
+        if (p->ops <= MAX_OPS)
+            nd_leaves(c, leaf->def, add_part, p);
     } else {
         p->there = false;
     }
@@ -72,10 +94,10 @@ static bool comes_again(nd_code *c, const nd_kernel *k, const nd_node *n)
     bool further = false;
     for (int i = 0; i < info->users.n; i++)
         further |= !made_here(k, info->users.v[i]);
-    parts p = {.v = info->v, .ops = 1, .there = further};
+    parts p = {.v = info->v, .ops = ops_of(c, n->op), .there = further};
     if (further)
         nd_leaves(c, n->op, add_part, &p);
-    return p.there && p.large <= 1;
+    return p.there && p.large <= 1 && p.ops <= MAX_OPS;
 }
 
 /* ---- making it inline --------------------------------------------------- */
@@ -160,6 +182,7 @@ static void make_inline(nd_code *c, nd_value *leaf, bool in_memory, void *user)
     take_out(info->kernel, leaf->def);
     info->kernel = NULL;
     info->cls = V_INLINE;
+    info->again = 1;
     rename_inline(user, leaf);
 }
 

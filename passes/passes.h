@@ -410,6 +410,7 @@ typedef struct nd_vinfo {
     nd_value *v;
     nd_class cls;
     int size;                        /* ops in its expression, if inline */
+    int again;                       /* 1: inline by fuse_again.c */
     bool hard;                       /* something reads it from memory */
     int nuses;                       /* operands, yields, messages, outputs */
     ND_VEC(nd_op *) users;           /* ops that are neither view nor inline */
