@@ -6,8 +6,14 @@
  * held by several devices (tied) sits in a bucket of its own kind. A device
  * with several stages holds a parameter once: of a stacked one the iterations
  * of its stages, one after another.
+ *
+ * The parameter with the largest iterations comes first, if values may lie over
+ * gradients: what backward reads iteration by iteration may begin in front of
+ * the bucket then (lend_stack.c).
  */
 #include "passes.h"
+
+#include <string.h>
 
 enum { ALIGN = 16 };                 /* floats: one cache line */
 
@@ -93,6 +99,32 @@ static bool same_kind(const nd_bucket *a, const nd_bucket *b)
            a->frozen == b->frozen && a->muon == b->muon;
 }
 
+/* Floats of an iteration of the outermost repeat. */
+static size_t floats_of_iteration(nd_code *c, const nd_param *p)
+{
+    return p->nlayers ? floats_of(c, p) /
+                            (size_t)nd_param_cap(c, &p->value->type, 0)
+                      : 0;
+}
+
+static void largest_first(nd_code *c, nd_bucket *b)
+{
+    int first = 0;
+    for (int i = 1; i < b->params.n; i++)
+        if (floats_of_iteration(c, b->params.v[i]) >
+            floats_of_iteration(c, b->params.v[first]))
+            first = i;
+    nd_param *p = b->params.v[first];
+    memmove(b->params.v + 1, b->params.v, sizeof p * (size_t)first);
+    b->params.v[0] = p;
+    b->n = 0;
+    for (int i = 0; i < b->params.n; i++) {
+        b->at.v[i] = b->n;
+        c->mem.member_of[b->params.v[i]->index] = i;
+        b->n += floats_of(c, b->params.v[i]);
+    }
+}
+
 void nd_buckets(nd_code *c)
 {
     const uint32_t *devices = find_devices(c);
@@ -119,6 +151,8 @@ void nd_buckets(nd_code *c)
     }
     for (int j = 0; j < c->mem.buckets.n; j++) {
         nd_bucket *b = &c->mem.buckets.v[j];
+        if (nd_may_lend(c->m))
+            largest_first(c, b);
         b->n = up(b->n, ALIGN * (size_t)nd_group_size(&c->m->mesh, b->zero));
     }
 }

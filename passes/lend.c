@@ -10,7 +10,9 @@
  * may lie there, if it is read for the last time before. The largest value is
  * placed first, where gradients are made latest: then more may take its place
  * (in_place.c). Between gradients are gaps, of which the norm wants zeros:
- * nothing lies across one. lend_check.c proves it.
+ * nothing lies across one. And one stack of values may lie over the gradients
+ * of the very repeat that reads it (lend_stack.c), if more bytes are over
+ * gradients then than without. lend_check.c proves it.
  */
 #include "memplan.h"
 
@@ -135,7 +137,7 @@ static void lend(lender *l, const nd_place *p, nd_held *held)
     if (best < 0)
         return;
     size_t from = l->free.v[best].from;
-    nd_lent x = {p->value, from, p->bytes, most};
+    nd_lent x = {p->value, from, p->bytes, p->bytes, most};
     ND_PUSH(l->c->a, &held->lent, x);
     take(l, best, n, from + p->bytes);
 }
@@ -147,21 +149,88 @@ static int by_bytes(const void *a, const void *b)
                                 : x->value->mark - y->value->mark;
 }
 
-void nd_lend(nd_code *c, int stage, nd_place *kept, int n, nd_held *held)
+/* Those that have a place already aside. Returns the bytes over gradients. */
+static size_t lend_all(lender *l, const nd_place *kept, int n, nd_held *held)
 {
-    const nd_program *p = c->m->program;
-    const nd_kernels *list = c->stage[stage].list;
+    size_t over = 0;
+    const nd_value *there = held->lent.n ? held->lent.v[0].value : NULL;
+    for (int i = 0; i < n && i < MOST; i++)
+        if (kept[i].value != there)
+            lend(l, &kept[i], held);
+    for (int i = 0; i < held->lent.n; i++)
+        over += held->lent.v[i].over;
+    return over;
+}
+
+/* ---- a stack in front ---------------------------------------------------- */
+
+/* The bytes that it has in common with the first gradient of a bucket. */
+static void take_front(lender *l, const nd_lent *x)
+{
+    for (int i = 0; i < l->free.n; i++)
+        if (l->free.v[i].from == x->at)
+            take(l, i, 1, x->at + x->over);
+}
+
+/* Makes room in front of the gradients of a bucket. */
+static void move_behind(nd_device_mem *mem, int place, size_t front,
+                        nd_held *held)
+{
+    size_t from = mem->buckets.v[place].grads;
+    for (int i = 0; i < mem->buckets.n; i++) {
+        nd_bucket_place *p = &mem->buckets.v[i];
+        size_t *at[] = {&p->grads, &p->state1, &p->state2};
+        for (size_t j = 0; j < sizeof at / sizeof *at; j++)
+            if (*at[j] != (size_t)-1 && *at[j] >= from)
+                *at[j] += front;
+    }
+    for (int i = 1; i < held->lent.n; i++)
+        if (held->lent.v[i].at >= from)
+            held->lent.v[i].at += front;
+}
+
+/* A lender of the same stretches. */
+static lender copy_of(const lender *l)
+{
+    lender copy = *l;
+    copy.free = (__typeof__(copy.free)){0};
+    for (int i = 0; i < l->free.n; i++)
+        ND_PUSH(l->c->a, &copy.free, l->free.v[i]);
+    return copy;
+}
+
+bool nd_may_lend(const nd_module *m)
+{
+    return m->loss && m->program->nstages == 1 && m->program->nmicro == 1;
+}
+
+size_t nd_lend(nd_code *c, nd_place *kept, int n, nd_held *held)
+{
+    const nd_kernels *list = c->stage[0].list;
     lender l = {.c = c};
-    if (!c->m->loss || p->nstages != 1 || p->nmicro != 1 || !n ||
-        list[LIST_WGT].v.n)
-        return;
+    nd_device_mem *mem = &c->mem.device[0];
+    nd_held with = *held;
+    nd_lent stack;
+    int place;
+    size_t front;
+    if (!nd_may_lend(c->m) || !n || list[LIST_WGT].v.n)
+        return 0;
     l.first = ND_NEWN(c->a, int, c->m->params.n + 1);
     l.last = ND_NEWN(c->a, int, c->nvalues + 1);
     memset(l.first, -1, sizeof *l.first * (size_t)c->m->params.n);
     find_first(&l, &list[LIST_BWD], -1);
     nd_touch_list(c, &list[LIST_BWD], find_last, &l, -1);
-    find_free(&l, &c->mem.device[p->stage[stage].device]);
+    find_free(&l, mem);
     qsort(kept, (size_t)n, sizeof *kept, by_bytes);
-    for (int i = 0; i < n && i < MOST; i++)
-        lend(&l, &kept[i], held);
+    lender other = copy_of(&l);
+    size_t over = lend_all(&l, kept, n, held);
+    if (!nd_lend_stack(c, kept, n, l.first, &stack, &place, &front))
+        return 0;
+    ND_PUSH(c->a, &with.lent, stack);
+    take_front(&other, &stack);
+    if (lend_all(&other, kept, n, &with) <= over)
+        return 0;
+    *held = with;
+    move_behind(mem, place, front, held);
+    return front;
 }

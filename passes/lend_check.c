@@ -11,7 +11,11 @@
  * in common with, and may have no others there: gaps between gradients count
  * as zeros. With a second microbatch or stage, who knows what comes first?
  *
- * lend.c is not asked.
+ * If a repeat reads the value last and makes the gradient, it is asked
+ * iteration by iteration. What a value has in front of a gradient it has in
+ * common with no weights and nothing else that stays.
+ *
+ * lend.c and the places that lend_stack.c finds are not asked.
  */
 #include "passes.h"
 
@@ -21,6 +25,7 @@ typedef struct checker {
     nd_code *c;
     int device, time;
     int *made;                       /* by parameter: when; -1: always there */
+    nd_kernel **by;                  /* by parameter: what makes it first */
     int *needed;                     /* by mark: until when */
 } checker;
 
@@ -41,15 +46,17 @@ static void need_always(nd_code *c, nd_value *leaf, bool in_memory, void *user)
         k->needed[at.value->mark] = INT32_MAX;
 }
 
-static void make(checker *k, const nd_kernel *x, int time)
+/* `all`: x, or the repeat that it is in */
+static void make(checker *k, const nd_kernel *x, nd_kernel *all, int time)
 {
     for (int i = 0; x->body && i < x->body->v.n; i++)
-        make(k, x->body->v.v[i], time);
+        make(k, x->body->v.v[i], all, time);
     for (int i = 0; i < x->nodes.n && !x->body; i++) {
         const nd_op *accum = nd_added_by(k->c, &x->nodes.v[i]);
-        int *made = accum ? &k->made[accum->param->index] : NULL;
-        if (made && time < *made)
-            *made = time;
+        if (!accum || time >= k->made[accum->param->index])
+            continue;
+        k->made[accum->param->index] = time;
+        k->by[accum->param->index] = all;
     }
 }
 
@@ -57,8 +64,8 @@ static void run_list(checker *k, const nd_kernels *list)
 {
     nd_touch_list(k->c, list, need, k, -1);
     for (int i = 0; i < list->v.n; i++) {
-        const nd_kernel *x = list->v.v[i];
-        make(k, x, k->time + (x->flight ? x->flight->start : i));
+        nd_kernel *x = list->v.v[i];
+        make(k, x, x, k->time + (x->flight ? x->flight->start : i));
     }
     k->time += list->v.n;
 }
@@ -81,6 +88,7 @@ static void start(checker *k)
     int n = k->c->m->params.n;
     k->time = 0;
     k->made = ND_NEWN(k->c->a, int, n + 1);
+    k->by = ND_NEWN(k->c->a, nd_kernel *, n + 1);
     k->needed = ND_NEWN(k->c->a, int, k->c->nvalues + 1);
     for (int i = 0; i < n; i++)
         k->made[i] = INT32_MAX;
@@ -108,6 +116,32 @@ static int param_at(const nd_bucket *b, size_t at)
     return lo;
 }
 
+/* In the repeat that makes it first, is iteration l of the value read for the
+ * last time before iteration l, or one that has been before that, of a gradient
+ * takes its bytes? */
+static bool gives_way(checker *k, const nd_place *p, const nd_param *q,
+                      size_t grad)
+{
+    nd_kernel *by = k->by[q->index];
+    size_t step = nd_step_of_grad(k->c, by, q);
+    size_t own = nd_step_of_value(k->c, by, p->value);
+    if (!step || !own)
+        return false;
+    size_t n = (size_t)by->nodes.v[0].op->axes[0]->size;
+    for (size_t l = 0; l < n; l++)
+        if (common(p->base + l * own, own, grad + l * step, (n - l) * step))
+            return false;
+    return true;
+}
+
+static bool is_later(checker *k, const nd_place *p, const nd_param *q,
+                     size_t grad)
+{
+    int made = k->made[q->index], needed = k->needed[p->value->mark];
+    return made != INT32_MAX &&
+           (made > needed || (made == needed && gives_way(k, p, q, grad)));
+}
+
 /* Where the gradients of a bucket are: the bytes that p has in common with
  * those that come later than it. */
 static size_t on_later(checker *k, const nd_place *p, const nd_bucket_place *at)
@@ -116,29 +150,50 @@ static size_t on_later(checker *k, const nd_place *p, const nd_bucket_place *at)
     size_t later = 0;
     size_t from = p->base < at->grads ? 0 : (p->base - at->grads) / 4;
     for (int i = param_at(b, from); i < b->params.n; i++) {
-        int made = k->made[b->params.v[i]->index];
-        if (at->grads + b->at.v[i] * 4 >= p->base + p->bytes)
+        const nd_param *q = b->params.v[i];
+        size_t grad = at->grads + b->at.v[i] * 4;
+        if (grad >= p->base + p->bytes)
             break;
-        if (made != INT32_MAX && made > k->needed[p->value->mark])
-            later += common(p->base, p->bytes, at->grads + b->at.v[i] * 4,
-                            nd_grad_bytes(k->c, b->params.v[i]));
+        if (is_later(k, p, q, grad))
+            later += common(p->base, p->bytes, grad, nd_grad_bytes(k->c, q));
     }
     return later;
 }
 
+/* Bytes in common with what stays from step to step. */
+static size_t on_others(checker *k, const nd_place *p)
+{
+    const nd_device_mem *d = &k->c->mem.device[k->device];
+    size_t n = common(p->base, p->bytes, d->scratch, d->scratch_bytes);
+    if (d->loss != (size_t)-1)
+        n += common(p->base, p->bytes, d->loss, sizeof(float));
+    for (int i = 0; i < d->buckets.n; i++) {
+        const nd_bucket_place *at = &d->buckets.v[i];
+        size_t all = k->c->mem.buckets.v[at->bucket].n * 4;
+        size_t whole = nd_state_bytes(k->c, at->bucket);
+        n += common(p->base, p->bytes, at->weights, all);
+        if (at->state1 != (size_t)-1)
+            n += common(p->base, p->bytes, at->state1, whole);
+        if (at->state2 != (size_t)-1)
+            n += common(p->base, p->bytes, at->state2, whole);
+    }
+    return n;
+}
+
 static bool is_clear(checker *k, const nd_place *p)
 {
-    const nd_program *all = k->c->m->program;
     const nd_device_mem *d = &k->c->mem.device[k->device];
     size_t on = 0, later = 0;
-    for (int i = 0; i < d->buckets.n && p->room == ROOM_FIXED; i++) {
+    if (p->room != ROOM_FIXED)
+        return true;
+    for (int i = 0; i < d->buckets.n; i++) {
         const nd_bucket_place *at = &d->buckets.v[i];
         size_t n = common(p->base, p->bytes, at->grads,
                           k->c->mem.buckets.v[at->bucket].n * 4);
         on += n;
         later += n ? on_later(k, p, at) : 0;
     }
-    return !on || (later == p->bytes && all->nmicro == 1 && all->nstages == 1);
+    return (!on || (later == on && nd_may_lend(k->c->m))) && !on_others(k, p);
 }
 
 static bool check_stage(checker *k, int s)
@@ -150,7 +205,7 @@ static bool check_stage(checker *k, int s)
             continue;
         nd_error(k->c->m->ctx, p->value->def ? p->value->def->loc : nd_nowhere,
                  "internal error: '%s' lies on gradients that are there, or "
-                 "on none", p->value->name);
+                 "on what stays", p->value->name);
         return false;
     }
     return true;

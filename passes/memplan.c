@@ -98,13 +98,14 @@ static void find_uses(nd_code *c, int s, uint8_t *lists)
         nd_leaves_of(c, c->m->loss, false, mark_late, lists);
 }
 
-static size_t state_floats(const nd_code *c, const nd_bucket *b)
+size_t nd_state_bytes(const nd_code *c, int bucket)
 {
+    const nd_bucket *b = &c->mem.buckets.v[bucket];
     size_t n = b->n;
     for (int i = 0; i < c->m->mesh.n; i++)
         if (b->zero >> i & 1)
             n /= (size_t)c->m->mesh.size[i];
-    return n;
+    return n * 4;
 }
 
 int nd_states_of(const nd_train *t, bool frozen, bool muon)
@@ -175,7 +176,7 @@ static size_t place_buckets(nd_code *c, int device, nd_device_mem *mem)
     for (int i = 0; i < mem->buckets.n && c->m->loss; i++) {
         nd_bucket_place *p = &mem->buckets.v[i];
         const nd_bucket *b = &c->mem.buckets.v[p->bucket];
-        size_t bytes = state_floats(c, b) * 4;
+        size_t bytes = nd_state_bytes(c, p->bucket);
         int n = nd_states_of(&c->m->train, b->frozen, b->muon);
         for (int k = 0; k < n; k++) {
             *(k ? &p->state2 : &p->state1) = at;
@@ -260,24 +261,28 @@ static bool is_held(int lists)
     return room_of(lists) == ROOM_UNTIL_I && room_again(lists) == ROOM_FIXED;
 }
 
-/* Some of that has a place over gradients. */
-static void place_lent(nd_code *c, int s, const uint8_t *lists, bool *skip,
-                       nd_held *held)
+/* Some of that has a place over gradients. Returns by how much these moved. */
+static size_t find_lent(nd_code *c, int s, const uint8_t *lists, nd_held *held)
 {
-    nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
     ND_VEC(nd_place) kept = {0};
     for (int i = 0; i < c->nvalues; i++) {
         const nd_value *v = c->info[i].v;
-        nd_place p = {v, ROOM_FIXED, 0, nd_place_bytes(c, v, s)};
-        if (lists[i] && !skip[i] && is_held(lists[i]))
-            ND_PUSH(c->a, &kept, p);
+        bool input = v->def && v->def->kind == OP_INPUT;
+        if (lists[i] && !input && is_held(lists[i]))
+            ND_PUSH(c->a, &kept, ((nd_place){v, ROOM_FIXED, 0,
+                                             nd_place_bytes(c, v, s)}));
     }
-    nd_lend(c, s, kept.v, kept.n, held);
+    return nd_lend(c, kept.v, kept.n, held);
+}
+
+static void place_lent(nd_code *c, int s, bool *skip, const nd_held *held)
+{
+    nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
     for (int i = 0; i < held->lent.n; i++) {
         const nd_lent *x = &held->lent.v[i];
         nd_add_place(c, &c->mem.stage[s], x->value, ROOM_FIXED, x->at);
         skip[x->value->mark] = true;
-        d->lent_bytes += x->bytes;
+        d->lent_bytes += x->over;
         d->saved_bytes += x->bytes;
     }
 }
@@ -290,9 +295,9 @@ static size_t place_kept(nd_code *c, int s, const uint8_t *lists, bool *skip,
     nd_stage_mem *mem = &c->mem.stage[s];
     nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
     bool again = nd_runs_again(&c->m->plan, s);
-    *held = (nd_held){.room = again ? ROOM_FIXED : ROOM_UNTIL_I,
-                      .base = again ? at : 0};
-    place_lent(c, s, lists, skip, held);
+    held->room = again ? ROOM_FIXED : ROOM_UNTIL_I;
+    held->base = again ? at : 0;
+    place_lent(c, s, skip, held);
     for (int i = 0; i < 2 * c->nvalues; i++) {
         int j = i % c->nvalues;
         const nd_value *v = c->info[j].v;
@@ -376,13 +381,16 @@ static void plan_device(nd_code *c, int device, uint8_t **lists, bool **skip,
     size_t at = place_buckets(c, device, d);
     size_t *input_at = ND_NEWN(c->a, size_t, c->nvalues + 1);
     d->loss = (size_t)-1;
+    for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;) {
+        find_uses(c, s, lists[s]);
+        at += find_lent(c, s, lists[s], &held[s]);
+    }
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;)
         if (nd_has_loss(c->m, s)) {
             d->loss = at;
             at += 64;
         }
     for (int s = -1; (s = next_stage(p, device, s)) < p->nstages;) {
-        find_uses(c, s, lists[s]);
         at = place_once(c, s, lists[s], skip[s], input_at, at);
         at = place_kept(c, s, lists[s], skip[s], &held[s], at);
         for (int l = 0; l < NLISTS; l++) {

@@ -13,6 +13,7 @@ enum { CROSSES = 1 << NLISTS, READ_LATE = 2 << NLISTS };
 typedef struct nd_lent {
     const nd_value *value;
     size_t at, bytes;                /* of the arena */
+    size_t over;                     /* those that are gradients */
     int until;                       /* the last kernel of the backward list for
                                         which it may be there */
 } nd_lent;
@@ -33,7 +34,15 @@ size_t nd_place_temps(nd_code *c, int stage, const uint8_t *lists,
                       const bool *skip, const nd_held *held, size_t at);
 
 /* lend.c. Which of n values that a microbatch keeps may lie over gradients?
- * Sorts them and fills held->lent. */
-void nd_lend(nd_code *c, int stage, nd_place *kept, int n, nd_held *held);
+ * Sorts them and fills held->lent. Returns the bytes by which the gradients of
+ * a bucket, and what comes behind, moved away from the start of the arena. */
+size_t nd_lend(nd_code *c, nd_place *kept, int n, nd_held *held);
+/* lend_stack.c. Of n values, the one most of which can lie over the first
+ * gradient of a bucket, an iteration of a repeat over earlier ones. Says which
+ * place of a bucket that is, and how many bytes the value begins in front of
+ * it. False if there is none. `made` says by parameter which kernel of the
+ * backward list makes the gradient; -1: none, or it is cleared. */
+bool nd_lend_stack(nd_code *c, const nd_place *kept, int n, const int *made,
+                   nd_lent *lent, int *place, size_t *front);
 
 #endif

@@ -681,14 +681,25 @@ bool nd_writes_all(nd_code *c, const nd_kernel *k, const nd_node *n);
 /* Is each gradient cleared, or written first, on every schedule? */
 bool nd_first_check(nd_code *c);
 
-/* ---- lend.c, lend_check.c: values over gradients ------------------------- */
+/* ---- lend*.c: values over gradients -------------------------------------- */
+
+/* One stage, and that one microbatch? Then a gradient is made once per step,
+ * and what has been before is known. */
+bool nd_may_lend(const nd_module *m);
 
 /* Of a parameter's gradient, without gaps; 0 if not every rank has as many. */
 size_t nd_grad_bytes(nd_code *c, const nd_param *p);
+/* The bytes from one iteration of the kernel, a repeat, to the next: of all
+ * that it does with a value or adds to a gradient. 0 if something asks for more
+ * than the iteration at hand has, or a collective runs beside it. */
+size_t nd_step_of_value(nd_code *c, nd_kernel *repeat, const nd_value *v);
+size_t nd_step_of_grad(nd_code *c, const nd_kernel *repeat, const nd_param *p);
 /* Is nothing there that is still needed when the gradient is made? */
 bool nd_lend_check(nd_code *c);
 
 void nd_memplan_new(nd_code *c);
+/* Of one state of a bucket's optimizer, on one rank. */
+size_t nd_state_bytes(const nd_code *c, int bucket);
 /* memtemps.c. The block whose runs a value's place is for, and its bytes. */
 const nd_block *nd_home_block(const nd_code *c, const nd_value *v);
 size_t nd_place_bytes(nd_code *c, const nd_value *v, int stage);

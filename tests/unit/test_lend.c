@@ -62,6 +62,24 @@ static nd_place *logits_of(nd_code *c)
     return NULL;
 }
 
+/* What begins in front of gradients and ends among them, or NULL. */
+static nd_place *stack_of(nd_code *c)
+{
+    nd_stage_mem *mem = &c->mem.stage[0];
+    for (int i = 0; i < mem->places.n; i++) {
+        nd_place *p = &mem->places.v[i];
+        if (p->room == ROOM_FIXED && p->base < grads(c) &&
+            p->base + p->bytes > grads(c))
+            return p;
+    }
+    return NULL;
+}
+
+static bool is_clear(nd_code *c)
+{
+    return nd_lend_check(c) && nd_places_check(c);
+}
+
 static void logits_lie_over_layers(void **state)
 {
     (void)state;
@@ -116,9 +134,9 @@ static void a_wrong_place_is_found(void **state)
     size_t wrong[] = {own - 64, end - p->bytes + 64, grad_of(c, "table")};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         move(c, was, wrong[i]);
-        assert_false(nd_lend_check(c));
+        assert_false(is_clear(c));
         move(c, wrong[i], was);
-        assert_true(nd_lend_check(c));
+        assert_true(is_clear(c));
     }
     c->m->program->nmicro = 2;
     assert_false(nd_lend_check(c));
@@ -157,6 +175,62 @@ static void a_gradient_that_is_there_is_found(void **state)
     nd_ctx_free(ctx);
 }
 
+/* Of 4 layers, a value has 6 * d floats each, up to a whole cache line, and the
+ * gradient d * d: with fewer the value begins by one part in front of it, with
+ * more by 4 parts less 3 of the gradient's. */
+static void a_stack_lies_over_earlier_layers(void **state)
+{
+    static const struct {
+        int d;
+        size_t part, front;
+    } of[] = {{16, 384, 384}, {13, 320, 320}, {5, 128, 256}};
+    (void)state;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        nd_ctx *ctx = nd_ctx_new();
+        nd_code *c = compile(ctx, of[i].d, "mesh dp = 1");
+        const nd_bucket_place *at = &c->mem.device[0].buckets.v[0];
+        const nd_place *p = stack_of(c);
+        assert_non_null(p);
+        assert_int_equal(grad_of(c, "layers.own"), grads(c));
+        assert_int_equal(p->bytes, 4 * of[i].part);
+        assert_int_equal(grads(c) - p->base, of[i].front);
+        assert_true(at->weights + c->mem.buckets.v[0].n * 4 <= p->base);
+        assert_true(is_clear(c));
+        nd_ctx_free(ctx);
+    }
+}
+
+/* 64 bytes too far, or among weights. */
+static void a_stack_at_a_wrong_place_is_found(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
+    size_t was = stack_of(c)->base;
+    size_t wrong[] = {was + 64, was - 64, grads(c), 0};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        move(c, was, wrong[i]);
+        assert_false(nd_lend_check(c));
+        move(c, wrong[i], was);
+        assert_true(is_clear(c));
+    }
+    nd_ctx_free(ctx);
+}
+
+/* If backward took the layers in the other order. */
+static void a_stack_needs_layers_in_reverse(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 16, "mesh dp = 1");
+    const nd_kernels *bwd = &c->stage[0].list[LIST_BWD];
+    for (int i = 0; i < bwd->v.n; i++)
+        if (bwd->v.v[i]->kind == K_REPEAT)
+            bwd->v.v[i]->nodes.v[0].op->reverse = false;
+    assert_false(nd_lend_check(c));
+    nd_ctx_free(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -165,6 +239,9 @@ int main(void)
         cmocka_unit_test(a_wrong_place_is_found),
         cmocka_unit_test(a_gap_is_none_to_lie_on),
         cmocka_unit_test(a_gradient_that_is_there_is_found),
+        cmocka_unit_test(a_stack_lies_over_earlier_layers),
+        cmocka_unit_test(a_stack_at_a_wrong_place_is_found),
+        cmocka_unit_test(a_stack_needs_layers_in_reverse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
