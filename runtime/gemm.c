@@ -202,13 +202,6 @@ static ndrt_mm_key part_of(const ndrt_mm_key *key, const cut *c, int64_t n)
     return part;
 }
 
-ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key)
-{
-    cut c = cut_up(key);
-
-    return part_of(key, &c, begin(&c, 1));
-}
-
 static void run_part(ndrt_rank *r, const ndrt_mm_key *key, const cut *c,
                      ndrt_span at, const char *a, const char *b, float *to)
 {
@@ -236,6 +229,26 @@ static void run_share(ndrt_rank *r, const ndrt_mm_key *key, const cut *how,
         ndrt_span at = {begin(how, i), begin(how, i + step)};
         run_part(r, key, how, at, a, b, c);
     }
+}
+
+bool ndrt_mm_has_parts(ndrt_rank *r, const ndrt_mm_key *key)
+{
+    cut how = cut_up(key);
+    ndrt_rank any = *r;           /* each thread of the team by turns */
+    int64_t asked = -1;
+
+    for (any.thread = 0; any.thread < r->nthreads; any.thread++) {
+        ndrt_span s = ndrt_share(&any, how.n, 1);
+        int64_t step = ndrt_mm_merges(key) ? s.to - s.from : 1;
+        for (int64_t i = s.from; i < s.to; i += step) {
+            int64_t n = begin(&how, i + step) - begin(&how, i);
+            ndrt_mm_key part = part_of(key, &how, n);
+            if (n != asked && !ndrt_mm_has_bf16(r, &part))
+                return false;
+            asked = n;
+        }
+    }
+    return true;
 }
 
 /* A row of turned numbers, in floats: whole cache lines, and the 16 that a

@@ -75,9 +75,8 @@ static void noted_bf16(ndrt_rank *r, bool acc, ndrt_matrix x, ndrt_matrix y,
 {
     ndrt_mm_key key = {.acc = acc, .bf16 = true};
     bool library = ndrt_mm_arrange(&x, &y, &z, &key);
-    ndrt_mm_key piece = ndrt_mm_piece(&key);
 
-    if (library && ndrt_mm_has_bf16(r, &piece))
+    if (library && ndrt_mm_has_parts(r, &key))
         ndrt_mm_share(r, &key, x.x, y.x, c);
     else
         wide_gemm(r, acc, &x, &y, &z, c, widen_bf16);

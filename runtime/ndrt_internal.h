@@ -470,11 +470,12 @@ void ndrt_gemm_noted(ndrt_rank *r, bool acc, int64_t m, int64_t n, int64_t k,
  * the key; false if no library takes the operands as they lie. */
 bool ndrt_mm_arrange(ndrt_matrix *a, ndrt_matrix *b, ndrt_matrix *c,
                      ndrt_mm_key *key);
-/* The pieces of a product, shared out; ends with a barrier. And the first one:
- * it tells what all of them are like. */
+/* The pieces of a product, shared out; ends with a barrier. And before, of
+ * bf16: has the library what each thread of the team would ask for? All get the
+ * same answer. */
 void ndrt_mm_share(ndrt_rank *r, const ndrt_mm_key *key, const void *a,
                    const void *b, float *c);
-ndrt_mm_key ndrt_mm_piece(const ndrt_mm_key *key);
+bool ndrt_mm_has_parts(ndrt_rank *r, const ndrt_mm_key *key);
 
 /* ---- turn.c ------------------------------------------------------------ */
 
