@@ -10,16 +10,21 @@
  * may lie there, if it is read for the last time before. The largest value is
  * placed first, where gradients are made latest: then more may take its place
  * (in_place.c). Between gradients are gaps, of which the norm wants zeros:
- * nothing lies across one. And one stack of values may lie over the gradients
- * of the very repeat that reads it (lend_stack.c), if more bytes are over
- * gradients then than without. lend_check.c proves it.
+ * nothing lies across one. What is left serves temporaries (memtemps.c).
+ *
+ * One stack of values may lie over the gradients of the very repeat that reads
+ * it (lend_stack.c), if more bytes are over gradients then than without.
+ * lend_check.c proves all of it.
  */
 #include "memplan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 1000 };                /* values, for the time that it takes */
+enum {
+    MOST = 1000,                     /* values, for the time that it takes */
+    LEAST = 1 << 12                  /* bytes that temporaries are offered */
+};
 
 typedef struct stretch {             /* of the memory of one gradient */
     size_t from, to;
@@ -162,6 +167,20 @@ static size_t lend_all(lender *l, const nd_place *kept, int n, nd_held *held)
     return over;
 }
 
+/* Neighbours that are free as long are one. */
+static void lend_rest(lender *l, nd_held *held)
+{
+    for (int i = 0; i < l->free.n;) {
+        stretch x = l->free.v[i];
+        for (i++; i < l->free.n && l->free.v[i].from == x.to &&
+                  l->free.v[i].until == x.until; i++)
+            x.to = l->free.v[i].to;
+        nd_lent rest = {NULL, x.from, (x.to - x.from) / 64 * 64, 0, x.until};
+        if (rest.bytes >= LEAST && held->lent.n < MOST)
+            ND_PUSH(l->c->a, &held->lent, rest);
+    }
+}
+
 /* ---- a stack in front ---------------------------------------------------- */
 
 /* The bytes that it has in common with the first gradient of a bucket. */
@@ -213,7 +232,7 @@ size_t nd_lend(nd_code *c, nd_place *kept, int n, nd_held *held)
     nd_lent stack;
     int place;
     size_t front;
-    if (!nd_may_lend(c->m) || !n || list[LIST_WGT].v.n)
+    if (!nd_may_lend(c->m) || list[LIST_WGT].v.n)
         return 0;
     l.first = ND_NEWN(c->a, int, c->m->params.n + 1);
     l.last = ND_NEWN(c->a, int, c->nvalues + 1);
@@ -221,16 +240,20 @@ size_t nd_lend(nd_code *c, nd_place *kept, int n, nd_held *held)
     find_first(&l, &list[LIST_BWD], -1);
     nd_touch_list(c, &list[LIST_BWD], find_last, &l, -1);
     find_free(&l, mem);
-    qsort(kept, (size_t)n, sizeof *kept, by_bytes);
+    if (n)
+        qsort(kept, (size_t)n, sizeof *kept, by_bytes);
     lender other = copy_of(&l);
     size_t over = lend_all(&l, kept, n, held);
-    if (!nd_lend_stack(c, kept, n, l.first, &stack, &place, &front))
-        return 0;
-    ND_PUSH(c->a, &with.lent, stack);
-    take_front(&other, &stack);
-    if (lend_all(&other, kept, n, &with) <= over)
-        return 0;
-    *held = with;
-    move_behind(mem, place, front, held);
-    return front;
+    if (nd_lend_stack(c, kept, n, l.first, &stack, &place, &front)) {
+        ND_PUSH(c->a, &with.lent, stack);
+        take_front(&other, &stack);
+        if (lend_all(&other, kept, n, &with) > over) {
+            lend_rest(&other, &with);
+            *held = with;
+            move_behind(mem, place, front, held);
+            return front;
+        }
+    }
+    lend_rest(&l, held);
+    return 0;
 }

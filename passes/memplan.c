@@ -280,6 +280,8 @@ static void place_lent(nd_code *c, int s, bool *skip, const nd_held *held)
     nd_device_mem *d = &c->mem.device[c->m->program->stage[s].device];
     for (int i = 0; i < held->lent.n; i++) {
         const nd_lent *x = &held->lent.v[i];
+        if (!x->value)
+            continue;
         nd_add_place(c, &c->mem.stage[s], x->value, ROOM_FIXED, x->at);
         skip[x->value->mark] = true;
         d->lent_bytes += x->over;

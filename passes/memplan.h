@@ -11,7 +11,7 @@ enum { CROSSES = 1 << NLISTS, READ_LATE = 2 << NLISTS };
  * in a room. Bytes of it are free in the forward list until the value that will
  * lie there is made, and in the backward list once it has been read. */
 typedef struct nd_lent {
-    const nd_value *value;
+    const nd_value *value;           /* NULL: for temporaries alone */
     size_t at, bytes;                /* of the arena */
     size_t over;                     /* those that are gradients */
     int until;                       /* the last kernel of the backward list for
@@ -33,9 +33,10 @@ void nd_add_place(nd_code *c, nd_stage_mem *s, const nd_value *v, int room,
 size_t nd_place_temps(nd_code *c, int stage, const uint8_t *lists,
                       const bool *skip, const nd_held *held, size_t at);
 
-/* lend.c. Which of n values that a microbatch keeps may lie over gradients?
- * Sorts them and fills held->lent. Returns the bytes by which the gradients of
- * a bucket, and what comes behind, moved away from the start of the arena. */
+/* lend.c. Which of n values that a microbatch keeps may lie over gradients, and
+ * what is left? Sorts them and fills held->lent. Returns the bytes by which the
+ * gradients of a bucket, and what comes behind, moved away from the start of
+ * the arena. */
 size_t nd_lend(nd_code *c, nd_place *kept, int n, nd_held *held);
 /* lend_stack.c. Of n values, the one most of which can lie over the first
  * gradient of a bucket, an iteration of a repeat over earlier ones. Says which

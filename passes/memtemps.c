@@ -235,7 +235,7 @@ static void add_held(temps *t, const nd_held *held)
 
 /* And over gradients: each as if it lay behind that, a guard between any two;
  * until it is made in the forward list there is nothing else, and afterwards a
- * gradient. */
+ * gradient. Where no value is kept there is nothing until then. */
 static size_t add_lent(temps *t, const nd_held *held, size_t at)
 {
     int end = t->kernels->v.n;
@@ -244,14 +244,16 @@ static size_t add_lent(temps *t, const nd_held *held, size_t at)
         const nd_lent *x = &held->lent.v[i];
         nd_item life = {.bytes = x->bytes, .at = at, .placed = true,
                         .from = fwd ? end : 0, .to = fwd ? end : 0};
-        add_item(t, x->value, life);
-        t->it.v[t->it.n - 1].gone = fwd ? 0 : x->until + 1;
+        if (x->value) {
+            add_item(t, x->value, life);
+            t->it.v[t->it.n - 1].gone = fwd ? 0 : x->until + 1;
+        }
         at += x->bytes;
         nd_item guard = {.bytes = GUARD, .at = at, .placed = true, .to = end};
         ND_PUSH(t->c->a, &t->it, ((item){.life = guard}));
-        life.from = x->until + 1;
+        life.from = fwd ? end : x->until + 1;
         life.to = end;
-        if (!fwd && life.from <= end)
+        if (!(fwd && x->value) && life.from <= end)
             ND_PUSH(t->c->a, &t->it, ((item){.life = life}));
         at += GUARD;
     }

@@ -231,6 +231,27 @@ static void a_stack_needs_layers_in_reverse(void **state)
     nd_ctx_free(ctx);
 }
 
+/* Temporaries that are gone before the layers begin, too: of the forward list,
+ * and the loss is none of them. */
+static void temporaries_lie_there_as_well(void **state)
+{
+    (void)state;
+    nd_ctx *ctx = nd_ctx_new();
+    nd_code *c = compile(ctx, 64, "mesh dp = 1");
+    const nd_stage_mem *mem = &c->mem.stage[0];
+    size_t end = grads(c) + c->mem.buckets.v[0].n * 4;
+    int n = 0;
+    for (int i = 0; i < mem->places.n; i++) {
+        const nd_place *p = &mem->places.v[i];
+        const nd_op *def = p->value->def;
+        bool body = !def || def->block != c->m->step;
+        n += body && p->base >= grads(c) && p->base < end;
+    }
+    assert_true(n > 0);
+    assert_true(is_clear(c));
+    nd_ctx_free(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_wrong_place_is_found),
         cmocka_unit_test(a_gap_is_none_to_lie_on),
         cmocka_unit_test(a_gradient_that_is_there_is_found),
+        cmocka_unit_test(temporaries_lie_there_as_well),
         cmocka_unit_test(a_stack_lies_over_earlier_layers),
         cmocka_unit_test(a_stack_at_a_wrong_place_is_found),
         cmocka_unit_test(a_stack_needs_layers_in_reverse),
