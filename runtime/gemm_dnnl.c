@@ -325,14 +325,14 @@ static dnnl_status_t run_bf16(ndrt_mm *mm, const ndrt_mm_key *key,
 enum { BLOCK = 384 };
 
 /* A call packs 384 rows of all columns that it is given, up to 9984: of 16 MB
- * for each thread most would stay with the process. So it is given fewer. */
+ * for each thread most would stay with the process. So it is given about WIDE
+ * columns: as many units as any other call, the last one what is left as well.
+ * (A call of one column adds up in another order.) */
 enum { WIDE = 4096, COLUMNS = 96 };
 
-static int64_t width_of(int64_t n)
+static int64_t column_of(int64_t n, int64_t call, int64_t calls)
 {
-    int64_t calls = (n + WIDE - 1) / WIDE;
-
-    return (n / calls + COLUMNS - 1) / COLUMNS * COLUMNS;
+    return call == calls ? n : n / COLUMNS * call / calls * COLUMNS;
 }
 
 /* Some columns of C, some terms of their sums. */
@@ -348,12 +348,13 @@ static dnnl_status_t run_columns(const ndrt_mm_key *key, int64_t n, int64_t k,
 static dnnl_status_t run_f32(const ndrt_mm_key *key, const float *a,
                              const float *b, float *c)
 {
-    int64_t width = width_of(key->n);
+    int64_t calls = (key->n + WIDE - 1) / WIDE;
     int64_t most = key->tb && !key->ta ? BLOCK : key->k;
     dnnl_status_t s = dnnl_success;
 
-    for (int64_t j = 0; j < key->n; j += width) {
-        int64_t n = key->n - j < width ? key->n - j : width;
+    for (int64_t call = 0; call < calls; call++) {
+        int64_t j = column_of(key->n, call, calls);
+        int64_t n = column_of(key->n, call + 1, calls) - j;
         for (int64_t i = 0; i < key->k && !s; i += most) {
             int64_t k = key->k - i < most ? key->k - i : most;
             s = run_columns(key, n, k, key->acc || i > 0,

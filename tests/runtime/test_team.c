@@ -413,6 +413,26 @@ static void test_turned(void **state)
     close_teams(t);
 }
 
+/* More columns than the library is given at a time, by one thread or by
+ * several; one more than so many units of them. */
+static void test_wide(void **state)
+{
+    static const int64_t sizes[][3] = {
+        {64, 4225, 384}, {67, 4097, 401}, {13, 12289, 61}, {61, 8450, 130},
+    };
+    team t[TEAMS];
+    ndrt_rank *rank[TEAMS];
+
+    (void)state;
+    open_teams(t, rank);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int o = 0; o < 8; o++)
+            same_product(rank, (product){
+                .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2],
+                .ta = o & 1, .tb = o & 2, .acc = o & 4});
+    close_teams(t);
+}
+
 /* Of a part of its rows, too few to turn B for, a product has the same bits. */
 static void test_part(void **state)
 {
@@ -510,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_packed),
         cmocka_unit_test(test_turned),
+        cmocka_unit_test(test_wide),
         cmocka_unit_test(test_part),
         cmocka_unit_test(test_turn),
         cmocka_unit_test(test_squares),
