@@ -15,7 +15,8 @@
  * iteration by iteration. What a value has in front of a gradient it has in
  * common with no weights and nothing else that stays.
  *
- * lend.c and the places that lend_stack.c finds are not asked.
+ * lend.c is not asked, nor the places that lend_stack.c finds; what that says
+ * of a repeat's iterations is taken from there.
  */
 #include "passes.h"
 
@@ -116,6 +117,32 @@ static int param_at(const nd_bucket *b, size_t at)
     return lo;
 }
 
+/* Does a collective of the list touch the value while the kernel runs? */
+typedef struct touched {
+    const nd_value *v;
+    bool found;
+} touched;
+
+static void find_touched(void *user, const nd_ref *at, bool write, int index)
+{
+    touched *t = user;
+    (void)write;
+    (void)index;
+    t->found |= at->root == AT_BUFFER && at->value == t->v;
+}
+
+static bool in_flight(checker *k, const nd_kernel *by, const nd_value *v)
+{
+    const nd_kernels *list = &k->c->stage[0].list[LIST_BWD];
+    touched t = {.v = v};
+    for (int i = 0; i < list->flights.n; i++) {
+        const nd_flight *x = list->flights.v[i];
+        if (x->start <= by->index && by->index < x->wait)
+            nd_touch_kernel(k->c, x->k, find_touched, &t, 0);
+    }
+    return t.found;
+}
+
 /* In the repeat that makes it first, is iteration l of the value read for the
  * last time before iteration l, or one that has been before that, of a gradient
  * takes its bytes? */
@@ -125,7 +152,7 @@ static bool gives_way(checker *k, const nd_place *p, const nd_param *q,
     nd_kernel *by = k->by[q->index];
     size_t step = nd_step_of_grad(k->c, by, q);
     size_t own = nd_step_of_value(k->c, by, p->value);
-    if (!step || !own)
+    if (!step || !own || in_flight(k, by, p->value))
         return false;
     size_t n = (size_t)by->nodes.v[0].op->axes[0]->size;
     for (size_t l = 0; l < n; l++)

@@ -40,78 +40,97 @@ static size_t step_of(const nd_ref *at, const nd_op *repeat, size_t bytes)
                                                                         : 0;
 }
 
-typedef struct steps {
-    const nd_op *repeat;
-    const nd_value *v;
-    size_t bytes, step;
+/* What is known of the steps of something, one of which is at hand. */
+typedef struct step {
+    size_t bytes;
     bool differ;
-} steps;
+} step;
 
-static void note(steps *s, size_t step)
+static void note(step *s, size_t bytes)
 {
-    s->differ |= !step || (s->step && s->step != step);
-    s->step = step;
+    s->differ |= !bytes || (s->bytes && s->bytes != bytes);
+    s->bytes = bytes;
 }
 
-static void note_operand(nd_code *c, nd_value *v, steps *s)
+/* Of all that a repeat reads: by mark. */
+typedef struct reads {
+    nd_code *c;
+    const nd_op *repeat;
+    step *of;
+} reads;
+
+static void note_operand(reads *r, const nd_value *v)
 {
     nd_ref at;
-    if (nd_ref_of(c, v, &at)) {
-        if (at.root == AT_BUFFER && at.value == s->v)
-            note(s, step_of(&at, s->repeat, s->bytes));
+    if (nd_ref_of(r->c, v, &at)) {
+        if (at.root == AT_BUFFER)
+            note(&r->of[at.value->mark],
+                 step_of(&at, r->repeat, nd_bytes_on(r->c, at.value, 0)));
         return;
     }
     for (int i = 0; v->def && i < v->def->nin; i++)
-        note_operand(c, v->def->in[i], s);
+        note_operand(r, v->def->in[i]);
 }
 
-static void note_body(nd_code *c, const nd_block *b, steps *s)
+static void note_body(reads *r, const nd_block *b)
 {
     for (int i = 0; i < b->ops.n; i++) {
         const nd_op *op = b->ops.v[i];
         for (int k = 0; k < op->nin; k++)
-            note_operand(c, op->in[k], s);
+            note_operand(r, op->in[k]);
         if (op->body)
-            note_body(c, op->body, s);
+            note_body(r, op->body);
     }
     for (int i = 0; i < b->yields.n; i++)
-        note_operand(c, b->yields.v[i], s);
+        note_operand(r, b->yields.v[i]);
 }
 
+/* What repeats within have in flight ends with an iteration. */
 static bool runs_backwards(const nd_kernel *k)
 {
     return k->kind == K_REPEAT && k->nodes.v[0].op->reverse &&
            !k->body->flights.n;
 }
 
-size_t nd_step_of_value(nd_code *c, nd_kernel *k, const nd_value *v)
+static reads reads_of(nd_code *c, const nd_kernel *k)
 {
-    steps s = {.v = v, .bytes = nd_bytes_on(c, v, 0)};
+    reads r = {c, k->nodes.v[0].op, ND_NEWN(c->a, step, c->nvalues + 1)};
+    for (int i = 0; i < r.repeat->ncarry; i++)
+        note_operand(&r, r.repeat->in[i]);
+    note_body(&r, r.repeat->body);
+    return r;
+}
+
+static size_t step_at(const reads *r, const nd_value *v)
+{
+    const step *s = &r->of[v->mark];
+    return s->differ ? 0 : s->bytes;
+}
+
+size_t nd_step_of_value(nd_code *c, const nd_kernel *k, const nd_value *v)
+{
     if (!runs_backwards(k))
         return 0;
-    s.repeat = k->nodes.v[0].op;
-    for (int i = 0; i < s.repeat->ncarry; i++)
-        note_operand(c, s.repeat->in[i], &s);
-    note_body(c, s.repeat->body, &s);
-    return s.differ ? 0 : s.step;
+    reads r = reads_of(c, k);
+    return step_at(&r, v);
 }
 
 /* Those that the body of a repeat within adds to have an iteration of that,
  * too: of these nothing is said. */
-static void note_grads(nd_code *c, const nd_kernels *list, const nd_param *p,
-                       steps *s)
+static void note_grads(nd_code *c, const nd_kernels *list, const nd_op *repeat,
+                       const nd_param *p, step *s)
 {
     for (int i = 0; i < list->v.n; i++) {
         const nd_kernel *k = list->v.v[i];
         if (k->body)
-            note_grads(c, k->body, p, s);
+            note_grads(c, k->body, repeat, p, s);
         for (int j = 0; j < k->nodes.n && !k->body; j++) {
             const nd_op *accum = nd_added_by(c, &k->nodes.v[j]);
             if (!accum || accum->param != p)
                 continue;
             nd_ref at = nd_grad_ref(c, accum);
-            note(s, accum->block == s->repeat->body
-                        ? step_of(&at, s->repeat, s->bytes)
+            note(s, accum->block == repeat->body
+                        ? step_of(&at, repeat, nd_grad_bytes(c, p))
                         : 0);
         }
     }
@@ -119,12 +138,11 @@ static void note_grads(nd_code *c, const nd_kernels *list, const nd_param *p,
 
 size_t nd_step_of_grad(nd_code *c, const nd_kernel *k, const nd_param *p)
 {
-    steps s = {.bytes = nd_grad_bytes(c, p)};
+    step s = {0};
     if (!runs_backwards(k))
         return 0;
-    s.repeat = k->nodes.v[0].op;
-    note_grads(c, k->body, p, &s);
-    return s.differ ? 0 : s.step;
+    note_grads(c, k->body, k->nodes.v[0].op, p, &s);
+    return s.differ ? 0 : s.bytes;
 }
 
 /* ---- which value, over which gradient ------------------------------------ */
@@ -152,6 +170,23 @@ static size_t front_of(size_t value, size_t grad, size_t n)
     return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
+/* May v lie over a gradient with such a step, by more bytes than what is lent?
+ */
+static bool try_stack(const reads *r, const nd_place *v, size_t grad,
+                      nd_lent *lent, size_t *front)
+{
+    size_t value = step_at(r, v->value);
+    size_t n = (size_t)r->repeat->axes[0]->size;
+    size_t before = value ? front_of(value, grad, n) : v->bytes;
+    if (before >= v->bytes || v->bytes - before <= lent->over ||
+        v->bytes - before > n * grad)
+        return false;
+    *lent = (nd_lent){.value = v->value, .bytes = v->bytes,
+                      .over = v->bytes - before};
+    *front = before;
+    return true;
+}
+
 bool nd_lend_stack(nd_code *c, const nd_place *kept, int n, const int *made,
                    nd_lent *lent, int *place, size_t *front)
 {
@@ -167,19 +202,17 @@ bool nd_lend_stack(nd_code *c, const nd_place *kept, int n, const int *made,
         const nd_param *p = c->mem.buckets.v[at->bucket].params.v[0];
         int by = made[p->index];
         size_t grad = by < 0 ? 0 : nd_step_of_grad(c, bwd->v.v[by], p);
-        for (int j = 0; grad && j < n; j++) {
-            const nd_place *v = &kept[j];
-            if (r.first[v->value->mark] != by || r.last[v->value->mark] != by)
+        if (!grad)
+            continue;
+        reads all = reads_of(c, bwd->v.v[by]);
+        for (int j = 0; j < n; j++) {
+            int mark = kept[j].value->mark;
+            if (r.first[mark] != by || r.last[mark] != by ||
+                !try_stack(&all, &kept[j], grad, lent, front))
                 continue;
-            size_t value = nd_step_of_value(c, bwd->v.v[by], v->value);
-            size_t times = (size_t)bwd->v.v[by]->nodes.v[0].op->axes[0]->size;
-            size_t before = value ? front_of(value, grad, times) : v->bytes;
-            if (before >= v->bytes || v->bytes - before <= lent->over)
-                continue;
-            *lent = (nd_lent){v->value, at->grads, v->bytes, v->bytes - before,
-                              by};
+            lent->at = at->grads;
+            lent->until = by;
             *place = i;
-            *front = before;
         }
     }
     return lent->value;

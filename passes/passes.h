@@ -692,7 +692,7 @@ size_t nd_grad_bytes(nd_code *c, const nd_param *p);
 /* The bytes from one iteration of the kernel, a repeat, to the next: of all
  * that it does with a value or adds to a gradient. 0 if something asks for more
  * than the iteration at hand has, or a collective runs beside it. */
-size_t nd_step_of_value(nd_code *c, nd_kernel *repeat, const nd_value *v);
+size_t nd_step_of_value(nd_code *c, const nd_kernel *repeat, const nd_value *v);
 size_t nd_step_of_grad(nd_code *c, const nd_kernel *repeat, const nd_param *p);
 /* Is nothing there that is still needed when the gradient is made? */
 bool nd_lend_check(nd_code *c);
