@@ -2,19 +2,9 @@
 # schedule = auto: what is chosen as memory shrinks and messages take longer, that
 # it is as fast as the best schedule with a name, that the program has the bytes
 # that were told, and that it computes what 1f1b computes, every bit.
-set -u
+. "$(dirname "$0")/../lib.sh"
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-trap 'exit 2' HUP INT TERM
 cd "$work" || exit 2
-failed=0
-
-fail() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
 
 cat >model.nd <<'ND'
 axis batch = 48

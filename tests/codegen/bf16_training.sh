@@ -5,22 +5,13 @@
 # weights that sums in another order moved by 1e-7 round to other neighbours
 # now and then. What backward keeps is smaller, and by half where only products
 # read it.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-bad() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
+. "$(dirname "$0")/../lib.sh"
 
 toy="--set batch=6 --set seq=13 --set d=24 --set heads=3 --set layers=4"
 sed 's/cosine(3e-4, warmup = 100, min = 3e-5)/3e-3/' \
     "$NDC_SOURCE/examples/gpt.nd" > "$work/f32.nd"
 sed 's/seed      = 1/&\n  precision = bf16/' "$work/f32.nd" > "$work/bf16.nd"
-grep -q bf16 "$work/bf16.nd" || bad "gpt.nd has no line with its seed"
+grep -q bf16 "$work/bf16.nd" || fail "gpt.nd has no line with its seed"
 cat "$NDC_SOURCE"/ir/*.c > "$work/text"
 
 # train NAME PRECISION MESH RULES MORE: its losses in NAME.loss
@@ -29,10 +20,10 @@ train() {
     "$ndc" "$work/$2.nd" $toy --plan "$work/plan" -o "$work/$1" \
         > "$work/out" 2>&1 &&
         "$work/$1" --data "$work/text" --steps 20 --log "$work/$1.jsonl" \
-            > "$work/out" 2>&1 || bad "$1: $(cat "$work/out")"
+            > "$work/out" 2>&1 || fail "$1: $(cat "$work/out")"
     sed -n 's/.*"step".*"loss":\([-0-9.e+]*\).*/\1/p' "$work/$1.jsonl" \
         > "$work/$1.loss"
-    [ "$(wc -l < "$work/$1.loss")" = 20 ] || bad "$1: not 20 losses"
+    [ "$(wc -l < "$work/$1.loss")" = 20 ] || fail "$1: not 20 losses"
 }
 
 # near A B FIRST ALL: the largest relative differences
@@ -45,7 +36,7 @@ near() {
                 print "first " begin ", most " most
                 exit 1
             }
-        }' || bad "$1 against $2"
+        }' || fail "$1 against $2"
 }
 
 train f32 f32 'dp = 1' '' ''
@@ -65,18 +56,18 @@ case " ${NDC_HAVE:-} " in
 *' mpi '*)                           # processes send the same narrow values
     timeout 60 mpirun --oversubscribe -n 2 "$work/tp" --data "$work/text" \
         --steps 3 --log "$work/mpi.jsonl" > "$work/out" 2>&1 ||
-        bad "mpirun: $(cat "$work/out")"
+        fail "mpirun: $(cat "$work/out")"
     sed -n 's/.*"step".*"loss":\([-0-9.e+]*\).*/\1/p' "$work/mpi.jsonl" \
         > "$work/mpi.loss"
-    sed 3q "$work/tp.loss" | cmp - "$work/mpi.loss" || bad "under mpirun"
+    sed 3q "$work/tp.loss" | cmp - "$work/mpi.loss" || fail "under mpirun"
     ;;
 esac
-cmp -s "$work/one.loss" "$work/f32.loss" && bad "bf16 changed nothing"
+cmp -s "$work/one.loss" "$work/f32.loss" && fail "bf16 changed nothing"
 
 # ---- what the plan says ------------------------------------------------------
 
 saved() {
-    "$ndc" "$1" $2 --emit=plan > "$work/out" 2>&1 || bad "$(cat "$work/out")"
+    "$ndc" "$1" $2 --emit=plan > "$work/out" 2>&1 || fail "$(cat "$work/out")"
     awk '$1 == "saved" { gsub(",", "", $(NF - 1)); print $(NF - 1); exit }' \
         "$work/out"
 }
@@ -84,8 +75,8 @@ echo "plan { mesh dp = 1 }" > "$work/plan"
 wide=$(saved "$work/f32.nd" "$toy --plan $work/plan")
 narrow=$(saved "$work/bf16.nd" "$toy --plan $work/plan")
 [ "$((narrow * 10))" -lt "$((wide * 9))" ] ||
-    bad "gpt keeps $narrow bytes in bf16, $wide in f32"
-grep -q 'precision  *bf16' "$work/out" || bad "the plan is silent on bf16"
+    fail "gpt keeps $narrow bytes in bf16, $wide in f32"
+grep -q 'precision  *bf16' "$work/out" || fail "the plan is silent on bf16"
 
 # what the products of a layer read is gathered as bf16
 cat > "$work/plan" <<'END'
@@ -99,7 +90,7 @@ for p in f32 bf16; do
         sed -n 's/ *forward *all_gather.* x *\(.*\)/\1/p'
 done > "$work/out"
 [ "$(tr '\n' ' ' < "$work/out")" = '35.4 KiB 17.7 KiB ' ] ||
-    bad "gathered: $(cat "$work/out")"
+    fail "gathered: $(cat "$work/out")"
 
 half=$NDC_SOURCE/tests/passes/precision/keeps_half.nd
 grep -v '^train' "$half" > "$work/whole.nd"
@@ -107,5 +98,5 @@ wide=$(saved "$work/whole.nd" "--set a=64 --set batch=16")
 narrow=$(saved "$half" "--set a=64 --set batch=16")
 # the result of the repeat, which the loss reads, is f32 in both
 [ "$wide" = 12288 ] && [ "$narrow" = 8192 ] ||
-    bad "keeps_half.nd keeps $narrow bytes in bf16, $wide in f32"
-exit $failed
+    fail "keeps_half.nd keeps $narrow bytes in bf16, $wide in f32"
+[ $failed = 0 ]

@@ -1,11 +1,7 @@
 #!/bin/sh
 # Building: the C file lies beside the executable; a C compiler that fails is
 # status 3 and leaves no executable; an unwritable place is status 1.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+. "$(dirname "$0")/../lib.sh"
 
 expect() {
     want=$1
@@ -13,8 +9,7 @@ expect() {
     "$@" > "$work/out" 2>&1
     got=$?
     [ $got = "$want" ] || {
-        failed=$((failed + 1))
-        echo "FAILED: status $got, not $want: $*"
+        fail "status $got, not $want: $*"
         cat "$work/out"
     }
 }
@@ -37,4 +32,4 @@ mkdir "$work/dash"                       # a name that looks like an option
 (cd "$work/dash" && "$ndc" "$wave" -o -kk > "$work/out" 2>&1 &&
     [ -f ./-kk.c ] && ./-kk --steps 1 > "$work/out" 2>&1) ||
     expect 0 cat "$work/out" "-o -kk failed"
-exit $failed
+[ $failed = 0 ]

@@ -2,12 +2,9 @@
 # What `ndc --emit=comm` says of every rank is what the running program counts:
 # calls and bytes of each kind along each group of mesh axes, in one training
 # step, as threads and, for every third plan, under mpirun. Sizes do not divide.
-set -u
+. "$(dirname "$0")/../lib.sh"
 export NDC_CFLAGS=-O0            # only what is sent counts
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 count=0 plans=0
+count=0 plans=0
 cd "$work" || exit 2
 
 sizes() {
@@ -60,8 +57,8 @@ was() {
 compare() {
     count=$((count + 1))
     was | cmp -s said - && return
-    failed=$((failed + 1))
-    printf 'FAILED: %s, %s: said, counted\n%s\n' "$name" "$1" "$(cat plan)"
+    fail "$name, $1: said, counted"
+    cat plan
     was | diff said - | head -20
 }
 

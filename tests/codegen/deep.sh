@@ -1,35 +1,26 @@
 #!/bin/sh
 # The text is the same for 6 and for 96 layers but for numbers, the same every
 # time, and compiles without a warning with gcc and clang.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+. "$(dirname "$0")/../lib.sh"
 optimize=-O1
 [ -z "${NDC_LONG:-}" ] || optimize=-O2
 
-bad() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
-
 gpt=$NDC_SOURCE/examples/gpt.nd
-"$ndc" "$gpt" --emit=c > "$work/a.c" || bad "no C text"
+"$ndc" "$gpt" --emit=c > "$work/a.c" || fail "no C text"
 "$ndc" "$gpt" --emit=c > "$work/b.c"
-cmp "$work/a.c" "$work/b.c" || bad "two compilations differ"
+cmp "$work/a.c" "$work/b.c" || fail "two compilations differ"
 "$ndc" "$gpt" --set layers=96 --emit=c > "$work/deep.c"
 for f in a deep; do
     sed 's/[0-9][0-9]*/N/g' "$work/$f.c" > "$work/$f.txt"
 done
-cmp "$work/a.txt" "$work/deep.txt" || bad "the text depends on the depth"
+cmp "$work/a.txt" "$work/deep.txt" || fail "the text depends on the depth"
 
 compile() {
     for cc in gcc clang; do
         command -v $cc > /dev/null || continue
         $cc -std=c11 -Wall -Wextra -Werror $optimize -fopenmp-simd -fno-math-errno \
             -fno-trapping-math -I"$NDC_SOURCE/runtime" -c "$work/p.c" \
-            -o "$work/p.o" || bad "$cc: $*"
+            -o "$work/p.o" || fail "$cc: $*"
     done
 }
 

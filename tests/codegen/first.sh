@@ -4,14 +4,10 @@
 # schedules with one microbatch or several, with backward in two halves or weights of
 # several updates, with state and gradients in parts, with experts. And NaN is found
 # where a first sum is made to add.
-set -u
+. "$(dirname "$0")/../lib.sh"
 export NDC_CFLAGS=-O0
 unset NDRT_STALE
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-bad=0
 
 run() { # OUT COMMAND...
     out=$1
@@ -36,13 +32,12 @@ build() { # MODEL SIZES PLAN
 same() { # OPTIONS OF THE PROGRAM
     run fresh ./p "$@" && run stale env NDRT_STALE=1 ./p "$@" &&
         cmp fresh stale && return
-    echo "FAIL: $(cat plan) $*"
+    fail "$(cat plan) $*"
     cat log
-    bad=1
 }
 
 while IFS='|' read -r model sizes plan; do
-    build "$model" "$sizes" "$plan" && same || bad=1
+    build "$model" "$sizes" "$plan" && same || fail "$model, $plan"
 done <<END
 gpt|batch=6 seq=16 vocab=13 d=12 heads=3 layers=2|mesh dp = 1
 gpt|batch=6 seq=16 vocab=13 d=12 heads=3 layers=2|mesh dp = 2; shard batch -> dp; zero 1 over dp; microbatches 3
@@ -67,10 +62,9 @@ END
 chmod +x cc
 REAL_CC=${CC:-} CC=$work/cc \
     build gpt "batch=6 seq=16 vocab=13 d=12 heads=3 layers=2" "mesh dp = 1" ||
-    bad=1
-run fresh ./p || bad=1
+    fail "no program that adds"
+run fresh ./p || fail "a program that adds"
 if run stale env NDRT_STALE=1 ./p || ! grep -q 'not finite' log; then
-    echo "FAIL: the last step's gradients are added to, and nobody sees it"
-    bad=1
+    fail "the last step's gradients are added to, and nobody sees it"
 fi
-[ $bad = 0 ]
+[ $failed = 0 ]

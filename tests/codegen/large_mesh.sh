@@ -2,12 +2,9 @@
 # What ndc takes does not grow with the ranks: 405 billion parameters on 16,384
 # ranks, and variants of that plan, become C within a second of the processor and
 # little memory. Sanitizers need more of both.
-set -u
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 model=$NDC_SOURCE/benchmarks/llama405b.nd
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 limit=1
+limit=1
 
 case " $NDC_HAVE " in
 *" sanitize "*) limit=60 ;;
@@ -17,8 +14,7 @@ ulimit -t $limit                     # seconds of each process
 
 compile() {
     "$ndc" "$model" --emit=c "$@" >"$work/m.c" 2>"$work/err" && return
-    echo "FAILED: status $?: $*"
-    failed=$((failed + 1))
+    fail "status $?: $*"
     head -5 "$work/err"
 }
 

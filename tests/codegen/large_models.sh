@@ -3,12 +3,9 @@
 # a value doubled over 60 lines, compile in little memory and in little time of
 # the processor, whatever else runs. Sanitizers need memory of their own: there,
 # time alone.
-set -u
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 model=$NDC_SOURCE/benchmarks/model.sh
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 limit=30 lines=2000
+limit=30 lines=2000
 
 case " $NDC_HAVE " in
 *" sanitize "*) limit=120 lines=300 ;;
@@ -22,8 +19,7 @@ for kind in $("$model" list); do
     for plan in one many; do
         "$model" "$kind" "$n" $plan > "$work/m.nd"
         "$ndc" "$work/m.nd" --emit=c > "$work/m.c" 2> "$work/err" || {
-            echo "FAILED: $kind $plan: status $?"
-            failed=$((failed + 1))
+            fail "$kind $plan: status $?"
             head -5 "$work/err"
         }
     done

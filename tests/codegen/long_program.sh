@@ -2,11 +2,7 @@
 # Thousands of lines: compiling them to C takes time near linear in their
 # number, and so do the lines of C: no kernel starts a chain anew. The limits are
 # some ten times the seconds that it takes the processor.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+. "$(dirname "$0")/../lib.sh"
 
 model() { # LINE COUNT; N stands for the number of the repetition
     echo 'use nn'
@@ -23,11 +19,6 @@ model() { # LINE COUNT; N stands for the number of the repetition
         } }'
     echo '  return mean[batch, a](h)'
     echo '}'
-}
-
-fail() {
-    echo "FAILED: $*"
-    failed=$((failed + 1))
 }
 
 compile() { # NAME LINE SECONDS
@@ -52,4 +43,4 @@ compile residual "  pN = param [a] ~ ones
   h = h + gelu(rmsnorm[a](h) * pN)" $limit
 compile gates '  h = dropout(h, 0.1) * h * mean[batch, a](h)' $limit
 compile products '  h = sin(linear[a -> a](h) as lN)' $((4 * limit))
-exit $failed
+[ $failed = 0 ]

@@ -2,11 +2,8 @@
 # Whatever a program calls its axes, values, parameters, outputs, models and
 # mesh axes: the C text compiles without a warning, names that hide others
 # included. Each word is tried alone, in every role, then all at once.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 tried=0
+. "$(dirname "$0")/../lib.sh"
+tried=0
 
 words="NULL INFINITY NAN INT32_MIN EOF M_PI __LINE__ __FILE__ _Bool _Xy _z __x
  X_ B_ P_ G_ M_ X_batch B_x P_w G_m nd_ nd_exp nd_bits_float ndrt_ ndrt_rank
@@ -23,8 +20,7 @@ words="NULL INFINITY NAN INT32_MIN EOF M_PI __LINE__ __FILE__ _Bool _Xy _z __x
 check() { # FILE WHAT clang|''
     if ! timeout 10 "$ndc" "$1" --emit=c > "$work/p.c" 2> "$work/err"; then
         grep -q 'error: ' "$work/err" && return    # a word of the language
-        failed=$((failed + 1))
-        echo "FAILED: ndc: $2"
+        fail "ndc: $2"
         cat "$work/err"
         return
     fi
@@ -34,8 +30,7 @@ check() { # FILE WHAT clang|''
         $cc -std=c11 -fsyntax-only -Wall -Wextra -Wshadow -Werror \
             -fopenmp-simd -I"$NDC_SOURCE/runtime" "$work/p.c" \
             > "$work/err" 2>&1 || {
-            failed=$((failed + 1))
-            echo "FAILED: $cc: $2"
+            fail "$cc: $2"
             head -5 "$work/err"
         }
     done

@@ -5,7 +5,7 @@
 # of a sum (1e-7) of the middle between two bf16 neighbours (2^-8) may go the
 # other way, about one in 30000: hence other numbers are tried before a program
 # counts as wrong, while a cast too many or too few is wrong with all of them.
-set -u
+. "$(dirname "$0")/../lib.sh"
 # Half of the time is the C compiler's; the examples and the answers of PyTorch
 # are for code as users get it.
 case ${NDC_LONG:+long}${NDC_HAVE:-} in
@@ -13,17 +13,15 @@ long* | *sanitize*) ;;
 *) export NDC_CFLAGS=-O1 ;;
 esac
 tool=$NDC_BUILD/tests/nd_diff
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 count=0
+count=0
 
 check() {
     count=$((count + 1))
     for seed in 1 2 3; do
         out=$("$tool" --work "$work/p" --seed $seed "$@" 2>&1) && return
     done
-    failed=$((failed + 1))
-    printf 'FAILED: nd_diff %s\n%s\n%s\n' "$*" "$(cat "$work/plan")" "$out"
+    fail "nd_diff $*"
+    printf '%s\n' "$(cat "$work/plan")" "$out"
 }
 
 with_plan() {
@@ -42,9 +40,8 @@ while IFS='|' read -r mesh rules more; do
     count=$((count + 1))
     if ! out=$("$NDC_BUILD/tests/nd_eval" --compare --plan="$work/plan" $toy \
         "$work/gpt.nd" 2>&1); then
-        failed=$((failed + 1))
-        printf 'FAILED: nd_eval --compare\n%s\n%s\n' "$(cat "$work/plan")" \
-            "$out"
+        fail "nd_eval --compare"
+        printf '%s\n' "$(cat "$work/plan")" "$out"
     fi
 done < "$NDC_SOURCE/tests/eval/meshes.txt"
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What the generated program computes equals what the evaluator computes on the
 # source: loss and every gradient, on meshes whose sizes do not divide.
-set -u
+. "$(dirname "$0")/../lib.sh"
 # Half of the time is the C compiler's; the examples and the answers of PyTorch
 # are for code as users get it. What plans do to one model, and what once went
 # wrong in passes, needs less of it than the programs of diff/.
@@ -12,15 +12,13 @@ long*) plans='' kernels='' ;;
 esac
 export NDC_CFLAGS=$plans
 tool=$NDC_BUILD/tests/nd_diff
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 count=0
+count=0
 
 check() {
     count=$((count + 1))
     if ! out=$("$tool" --work "$work/p" "$@" 2>&1); then
-        failed=$((failed + 1))
-        printf 'FAILED: nd_diff %s\n%s\n%s\n' "$*" "$(cat "$work/plan")" "$out"
+        fail "nd_diff $*"
+        printf '%s\n' "$(cat "$work/plan")" "$out"
     fi
 }
 

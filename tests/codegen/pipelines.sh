@@ -2,17 +2,9 @@
 # Programs in stages of every form, as generated: loss and gradients are the
 # evaluator's. An encoder and a decoder train on three ranks as on one, and a
 # checkpoint of either goes on with the other.
-set -u
+. "$(dirname "$0")/../lib.sh"
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 count=0
-
-fail() {
-    failed=$((failed + 1))
-    printf 'FAILED: %s\n' "$*"
-}
+count=0
 
 for f in "$NDC_SOURCE"/tests/passes/pipeline/*.nd; do
     grep -q -e ERROR -e 'pp = 32' "$f" && continue

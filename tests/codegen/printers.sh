@@ -2,20 +2,16 @@
 # The same program with kernels by gcc, by clang and by LLVM computes the same
 # bits: weights after three steps. With NDC_LONG set, every program of
 # tests/codegen/diff and tests/regress; and what the oracle compares, by LLVM.
-set -u
-ndc=$NDC_BUILD/ndc
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
+. "$(dirname "$0")/../lib.sh"
 case ${NDC_LONG:+long}${NDC_HAVE:-} in
 long* | *sanitize*) ;;
 *) export NDC_CFLAGS=-O1 ;;
 esac
 
-"$ndc" --emit=llvm "$NDC_SOURCE/tests/codegen/repeat_body.nd" -o "$dir/ir" \
-    2>"$dir/err" || {
-    cat "$dir/err"
-    grep -q 'built without LLVM' "$dir/err" && exit 77
+"$ndc" --emit=llvm "$NDC_SOURCE/tests/codegen/repeat_body.nd" -o "$work/ir" \
+    2>"$work/err" || {
+    cat "$work/err"
+    grep -q 'built without LLVM' "$work/err" && exit 77
     exit 1
 }
 clang=$(command -v clang || true)
@@ -24,28 +20,25 @@ clang=$(command -v clang || true)
 build() {
     name=$1
     shift
-    "$ndc" "$@" -o "$dir/$name" 2>"$dir/err" &&
-        (cd "$dir" && "./$name" --steps 3 --save "$name.out" >"$name.txt" 2>&1)
+    "$ndc" "$@" -o "$work/$name" 2>"$work/err" &&
+        (cd "$work" && "./$name" --steps 3 --save "$name.out" >"$name.txt" 2>&1)
 }
 
 # same PROGRAM OPTIONS...
 same() {
     build c "$@" || {
-        echo "FAIL: $*"
-        cat "$dir/err" "$dir/c.txt"
-        bad=1
+        fail "$*"
+        cat "$work/err" "$work/c.txt"
         return
     }
-    build llvm "$@" --kernels=llvm && cmp "$dir/c.out" "$dir/llvm.out" || {
-        echo "FAIL: kernels by LLVM: $*"
-        cat "$dir/err" "$dir/llvm.txt"
-        bad=1
+    build llvm "$@" --kernels=llvm && cmp "$work/c.out" "$work/llvm.out" || {
+        fail "kernels by LLVM: $*"
+        cat "$work/err" "$work/llvm.txt"
     }
     [ -z "$clang" ] && return
-    CC=$clang build clang "$@" && cmp "$dir/c.out" "$dir/clang.out" || {
-        echo "FAIL: kernels by clang: $*"
-        cat "$dir/err" "$dir/clang.txt"
-        bad=1
+    CC=$clang build clang "$@" && cmp "$work/c.out" "$work/clang.out" || {
+        fail "kernels by clang: $*"
+        cat "$work/err" "$work/clang.txt"
     }
 }
 
@@ -73,12 +66,12 @@ fi
 for f in $some; do
     p=$NDC_SOURCE/tests/codegen/$f.nd
     [ -f "$p" ] || p=$NDC_SOURCE/tests/$f.nd
-    trained "$p" >"$dir/p.nd"
-    same "$dir/p.nd"
+    trained "$p" >"$work/p.nd"
+    same "$work/p.nd"
 done
 
 # What those have not: dropout, noise, running sums.
-cat >"$dir/rest.nd" <<'END'
+cat >"$work/rest.nd" <<'END'
 use nn
 axis batch = 7
 axis seq = 35
@@ -96,10 +89,10 @@ train m {
   optimizer = adamw(lr = 0.01)
 }
 END
-same "$dir/rest.nd"
+same "$work/rest.nd"
 
 # Functions over what is large, small and in between: a gradient of each element.
-cat >"$dir/all.nd" <<'END'
+cat >"$work/all.nd" <<'END'
 axis n = 4096
 model m(x: f32[n]) {
   a = param [n] ~ zeros
@@ -121,22 +114,22 @@ train m {
   optimizer = sgd(lr = 1.0)
 }
 END
-same "$dir/all.nd"
+same "$work/all.nd"
 
 # By a processor that does not multiply and add at once, too.
-[ "$(uname -m)" = x86_64 ] && same "$dir/all.nd" --cpu=x86-64-v2
+[ "$(uname -m)" = x86_64 ] && same "$work/all.nd" --cpu=x86-64-v2
 
 # A whole model at odd sizes, in pieces.
-sed 's|text("[^"]*")|synthetic|' "$NDC_SOURCE/examples/gpt.nd" >"$dir/gpt.nd"
+sed 's|text("[^"]*")|synthetic|' "$NDC_SOURCE/examples/gpt.nd" >"$work/gpt.nd"
 toy="--set batch=6 --set seq=19 --set vocab=37 --set d=36 --set heads=3
     --set layers=2"
-same "$dir/gpt.nd" $toy --mesh pp=1,dp=1,tp=2
+same "$work/gpt.nd" $toy --mesh pp=1,dp=1,tp=2
 
 if [ -n "${NDC_LONG:-}" ]; then
-    NDC_KERNELS=llvm sh "$NDC_SOURCE/tests/codegen/oracle.sh" || bad=1
+    NDC_KERNELS=llvm sh "$NDC_SOURCE/tests/codegen/oracle.sh" || fail "oracle.sh"
     [ "$(uname -m)" = x86_64 ] && {
         NDC_CPU=x86-64-v3 NDC_KERNELS=llvm \
-            sh "$NDC_SOURCE/tests/codegen/oracle.sh" || bad=1
+            sh "$NDC_SOURCE/tests/codegen/oracle.sh" || fail "oracle.sh"
     }
 fi
-exit $bad
+[ $failed = 0 ]

@@ -3,19 +3,15 @@
 # model of tests/eval/splits.txt is as the evaluator says (nd_diff), and changes
 # the parameters as the same program does under 1f1b, to the last bit. Every fourth
 # line; all with NDC_LONG.
-set -u
+. "$(dirname "$0")/../lib.sh"
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
-source=${NDC_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
-tool=${NDC_BUILD:-$source/build}/tests/nd_diff
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-trap 'exit 2' HUP INT TERM
-passed=0 failed=0 line=0
+tool=$NDC_BUILD/tests/nd_diff
+passed=0 line=0
 
 # run SCHEDULE: one step of $model, sizes $set, under the plan
 run() {
     sed "s/schedule = 1f1b/schedule = $1/" "$work/plan" >"$work/$1.plan"
-    timeout 300 "$tool" "$source/$model" --work "$work/$1" \
+    timeout 300 "$tool" "$NDC_SOURCE/$model" --work "$work/$1" \
         --plan "$work/$1.plan" $set >"$work/$1.log" 2>&1 && return
     cat "$work/$1.log"
     return 1
@@ -35,9 +31,8 @@ while IFS='|' read -r model sizes mesh more; do
         cmp "$work/1f1b.out.safetensors" "$work/zb_h1.out.safetensors"; then
         passed=$((passed + 1))
     else
-        failed=$((failed + 1))
-        echo "FAILED: $model on $mesh; $more"
+        fail "$model on $mesh; $more"
     fi
-done <"$source/tests/eval/splits.txt"
+done <"$NDC_SOURCE/tests/eval/splits.txt"
 echo "$passed equal, $failed not"
 [ $failed = 0 ] && [ $passed -gt 0 ]

@@ -1,11 +1,8 @@
 #!/bin/sh
 # The bytes of `--emit=comm` are those of the textbook: textbook.txt, to the
 # byte, and nothing besides.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0 count=0
+. "$(dirname "$0")/../lib.sh"
+count=0
 cd "$work" || exit 2
 
 cat > axes <<'ND'
@@ -100,8 +97,7 @@ while IFS='|' read -r name program mesh rules more volumes; do
     said "$program.nd" --plan plan > said
     wanted "$volumes" > wanted
     cmp -s said wanted && continue
-    failed=$((failed + 1))
-    echo "FAILED: $name: < wanted, > said"
+    fail "$name: < wanted, > said"
     cat plan err
     diff wanted said
 done < "$NDC_SOURCE/tests/codegen/textbook.txt"

@@ -3,15 +3,8 @@
 # of four masks each bound of each kernel moves by an element and by a block: a
 # tile that leaves out what its mask lets through gives other weights after a
 # step; one that computes more than it must, which is an equivalent, the same.
-set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../lib.sh"
 cd "$work" || exit 2
-failed=0
-bad() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
 
 # Causal, a window, causal with an offset, and keys that are more than queries.
 cat >m.nd <<'END'
@@ -80,7 +73,7 @@ chmod +x cc
 NDC_CFLAGS=-O1 CC=$work/cc "$NDC_BUILD/ndc" m.nd -o m || exit 1
 # Forward and backward: 2 of the window's begins, 8 ends.
 [ "$(sort sites | uniq -c | tr -s ' \n' ' ')" = " 8 n 2 o " ] || {
-    bad "other bounds than expected"
+    fail "other bounds than expected"
     cat sites
 }
 
@@ -110,9 +103,9 @@ while read -r kind; do
         weights $site $by >moved
         case $kind$by in o-* | n[0-9]*) wider=yes ;; *) wider=no ;; esac
         if same right moved; then
-            [ $wider = yes ] || bad "nobody sees bound $site moved by $by"
+            [ $wider = yes ] || fail "nobody sees bound $site moved by $by"
         else
-            [ $wider = no ] || bad "bound $site moved by $by is no equivalent"
+            [ $wider = no ] || fail "bound $site moved by $by is no equivalent"
         fi
     done
     site=$((site + 1))

@@ -1,12 +1,8 @@
 #!/bin/sh
 # ndc check: quiet and 0 where all is well, errors and warnings else, and
 # nothing is written; ndc --help and what is wrong usage.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../lib.sh"
 cd "$work" || exit 2
-failed=0
 # expect STATUS 'TEXT of stderr' arguments...
 expect() {
     want=$1 text=$2
@@ -14,8 +10,7 @@ expect() {
     "$ndc" "$@" >out 2>err
     got=$?
     if [ $got -ne "$want" ] || ! grep -q -F -e "$text" err; then
-        failed=$((failed + 1))
-        echo "FAILED: ndc $*: status $got, expected $want and \"$text\""
+        fail "ndc $*: status $got, expected $want and \"$text\""
         cat err
     fi
 }
@@ -26,8 +21,7 @@ quiet() {
     "$ndc" "$@" >out 2>err
     got=$?
     if [ $got -ne 0 ] || [ -s out ] || [ -s err ]; then
-        failed=$((failed + 1))
-        echo "FAILED: ndc $*: status $got, expected 0 and no output"
+        fail "ndc $*: status $got, expected 0 and no output"
         cat out err
     fi
 }
@@ -77,10 +71,7 @@ expect 1 'cannot read `none.nd`' check none.nd
 expect 1 'plan.nd:10:9: error' check plan.nd a.nd
 expect 1 'plan.nd:10:9: error' check a.nd plan.nd
 files >after
-cmp -s before after || {
-    failed=$((failed + 1))
-    echo "FAILED: something was written"
-}
+cmp -s before after || fail "something was written"
 
 expect 2 'no input file' check
 expect 2 'unknown option `-o`' check a.nd -o x
@@ -92,14 +83,8 @@ expect 2 'no command is called `chek`; did you mean `check`?' chek a.nd
 expect 2 'no form is called `check`' a.nd --emit=check
 expect 2 'no form is called `exe`' a.nd --emit=exe
 for c in check fmt doc; do
-    "$ndc" --help | grep -q "^       ndc $c " || {
-        failed=$((failed + 1))
-        echo "FAILED: ndc --help does not tell $c"
-    }
-    "$ndc" $c --help | grep -q '^usage: ndc FILE' || {
-        failed=$((failed + 1))
-        echo "FAILED: ndc $c --help"
-    }
+    "$ndc" --help | grep -q "^       ndc $c " ||
+        fail "ndc --help does not tell $c"
+    "$ndc" $c --help | grep -q '^usage: ndc FILE' || fail "ndc $c --help"
 done
-[ $failed -eq 0 ] && echo "ok"
-[ $failed -eq 0 ]
+[ $failed = 0 ] && echo "ok"

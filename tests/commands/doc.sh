@@ -1,17 +1,9 @@
 #!/bin/sh
 # ndc doc: every function of the library with what is said about it, one with
 # its body, the forms of the language, the words for editors.
-set -u
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 lib=$NDC_SOURCE/frontend/lib/nn.nd
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 2
-failed=0
-fail() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
 # same FILE: the last output is that
 same() {
     diff -u - out || fail "$*"
@@ -136,5 +128,4 @@ expect 2 'did you mean `--markdown`?' --mardown
 expect 2 'a second name: `linear`' softmax linear
 expect 2 'one of' --ops softmax
 expect 2 'one of' --ops --keywords
-[ $failed -eq 0 ] && echo "ok"
-[ $failed -eq 0 ]
+[ $failed = 0 ] && echo "ok"

@@ -1,16 +1,8 @@
 #!/bin/sh
 # The syntax files for editors know the words that the lexer and the checker
 # know, and no others; they load.
-set -u
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 dir=$NDC_SOURCE/examples/editors
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-fail() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
 
 "$ndc" doc --keywords | sort >"$work/keywords"
 "$ndc" doc --builtins | sort >"$work/builtins"
@@ -67,5 +59,4 @@ if command -v vim >/dev/null; then
         cat "$work/vim"
     }
 fi
-[ $failed -eq 0 ] && echo "ok"
-[ $failed -eq 0 ]
+[ $failed = 0 ] && echo "ok"

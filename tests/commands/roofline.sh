@@ -2,18 +2,10 @@
 # Where the time goes: a program that is built with marks computes the same and
 # writes a profile; --emit=roofline reads it, all of its time is someone's, and
 # what is wrong with a profile is told at its place. Nothing asserts a time.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../lib.sh"
 cd "$work" || exit 2
 NDC_CFLAGS=-O1 TMPDIR=$work
 export NDC_CFLAGS TMPDIR
-failed=0
-complain() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
 # expect STATUS 'TEXT of stdout or stderr' command...
 expect() {
     want=$1 text=$2
@@ -21,7 +13,7 @@ expect() {
     "$@" >out 2>&1
     got=$?
     if [ $got -ne "$want" ] || ! grep -q -F -e "$text" out; then
-        complain "$*: status $got, expected $want and \"$text\""
+        fail "$*: status $got, expected $want and \"$text\""
         cat out
     fi
 }
@@ -57,17 +49,17 @@ mesh="--mesh pp=2,dp=1,tp=2"
 build() { "$ndc" m.nd $mesh "$@" 2>err || { cat err; exit 1; }; }
 build -o plain
 build --marks -o marked
-grep -q ndrt_mark plain.c && complain "a normal program has marks"
+grep -q ndrt_mark plain.c && fail "a normal program has marks"
 ./plain --log plain.log >/dev/null 2>&1
 ./marked --log marked.log --profile run.json >/dev/null 2>err || {
-    complain "the run"
+    fail "the run"
     cat err
 }
 cut -d, -f1-3 plain.log >a
 cut -d, -f1-3 marked.log >b
-cmp -s a b || complain "marks change what is computed"
+cmp -s a b || fail "marks change what is computed"
 grep -q 'weights .* temporary .* inputs and saved' err ||
-    complain "no arena by category"
+    fail "no arena by category"
 
 # Each kernel is in the table of the compiler and has been called, as often.
 build --emit=kernels -o kernels
@@ -96,28 +88,28 @@ END {
         print "shares add up to " share
 }' kernels roof >wrong
 [ -s wrong ] && {
-    complain "the roofline"
+    fail "the roofline"
     cat wrong kernels roof
 }
 for part in update 'gradient norm' 'zero gradients' data log \
     'messages and waiting' 'sums of all ranks' 'between kernels'; do
-    grep -q "$part" roof || complain "no $part"
+    grep -q "$part" roof || fail "no $part"
 done
-grep -q 'memory *update' roof || complain "the update has no limit"
+grep -q 'memory *update' roof || fail "the update has no limit"
 
 # All in one.
 expect 0 'a step took' "$ndc" roofline m.nd --mesh pp=1,dp=1,tp=1 --steps 2 \
     --threads 1 --profile kept.json
-[ -s kept.json ] || complain "the profile was not kept"
+[ -s kept.json ] || fail "the profile was not kept"
 expect 0 'arena' "$ndc" roofline m.nd --mesh pp=1,dp=1,tp=1 --steps 2 \
     --cpu=native --kernels=c -o text -- --log run.log --seed 3
-grep -q 'a step took' text && [ -s run.log ] || complain "the run was not told its options"
+grep -q 'a step took' text && [ -s run.log ] || fail "the run was not told its options"
 expect 2 'knows no such processor' "$ndc" roofline m.nd --cpu=hexium
 expect 2 'kernels are made by `c` or by' "$ndc" roofline m.nd --kernels=d
 expect 1 'does not divide' "$ndc" roofline m.nd --require-even --set batch=7
 expect 1 'unknown option "--sed"' "$ndc" roofline m.nd --steps 2 -- --sed 3
 expect 2 'unknown option `--seed`' "$ndc" roofline m.nd --seed 3
-ls -d ndc-roofline* 2>/dev/null && complain "a folder is left"
+ls -d ndc-roofline* 2>/dev/null && fail "a folder is left"
 expect 1 'is not a number of that kind' "$ndc" roofline m.nd --steps few
 expect 1 'a size is a positive integer' "$ndc" roofline m.nd --set batch=0
 expect 2 'no input file' "$ndc" roofline

@@ -1,16 +1,8 @@
 #!/bin/sh
 # ndc schedule: makes, reads, proves and shows schedules; what it writes it
 # reads, and others read. The same forms of a program's own schedule.
-set -u
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../lib.sh"
 cd "$work" || exit 2
-failed=0
-fail() {
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-}
 schedule() {
     "$ndc" schedule "$@" >out 2>err || fail "ndc schedule $*: $(cat err)"
 }
@@ -151,4 +143,4 @@ ND
     --emit=schedule.comms.csv -o own.csv || fail "own schedule"
 schedule own.csv
 
-[ $failed -eq 0 ]
+[ $failed = 0 ]

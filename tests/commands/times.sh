@@ -1,13 +1,8 @@
 #!/bin/sh
 # Schedules that are searched for, and measured times: ndc schedule auto, and
 # --times of ndc and of ndc schedule.
-set -u
-source=${NDC_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../lib.sh"
 cd "$work" || exit 2
-failed=0
 # expect STATUS 'TEXT of stdout or stderr' arguments...
 expect() {
     want=$1 text=$2
@@ -15,8 +10,7 @@ expect() {
     "$ndc" "$@" >out 2>&1
     got=$?
     if [ $got -ne "$want" ] || ! grep -q -F -e "$text" out; then
-        failed=$((failed + 1))
-        echo "FAILED: ndc $*: status $got, expected $want and \"$text\""
+        fail "ndc $*: status $got, expected $want and \"$text\""
         cat out
     fi
 }
@@ -61,7 +55,7 @@ plan {
   microbatches 3
 }
 ND
-gpt=$source/examples/gpt.nd
+gpt=$NDC_SOURCE/examples/gpt.nd
 small="--set batch=6 --set d=66 --set seq=16 --set vocab=61"
 expect 0 '30.' "$gpt" --plan two.nd $small --emit=schedule --times times.csv
 expect 0 '30.' "$gpt" --plan two.nd $small --emit=schedule.svg --times times.csv

@@ -1,13 +1,8 @@
 #!/bin/sh
 # ndc verify: plans that compute what one device computes, on small sizes that
 # keep what divides and what does not; plans that are refused; sweeps; usage.
-set -u
-source=${NDC_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
-ndc=$NDC_BUILD/ndc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../lib.sh"
 cd "$work" || exit 2
-failed=0
 # expect STATUS 'TEXT of stdout or stderr' arguments...
 expect() {
     want=$1 text=$2
@@ -15,18 +10,17 @@ expect() {
     "$ndc" verify "$@" >out 2>&1
     got=$?
     if [ $got -ne "$want" ] || ! grep -q -F -e "$text" out; then
-        failed=$((failed + 1))
-        echo "FAILED: ndc verify $*: status $got, expected $want and \"$text\""
+        fail "ndc verify $*: status $got, expected $want and \"$text\""
         cat out
     fi
 }
-gpt=$source/examples/gpt.nd
+gpt=$NDC_SOURCE/examples/gpt.nd
 
 # Every example as it is.
 for f in cnn encdec gpt llama mlp moe vit wave; do
-    expect 0 'equal to one device' "$source/examples/$f.nd"
+    expect 0 'equal to one device' "$NDC_SOURCE/examples/$f.nd"
 done
-expect 0 'equal to one device' "$source/examples/lora.nd" --model lora
+expect 0 'equal to one device' "$NDC_SOURCE/examples/lora.nd" --model lora
 
 # Uneven: five heads over two ranks, ten rows over four, a vocabulary that
 # leaves one over.
@@ -41,8 +35,7 @@ expect 0 'equal to one device' "$gpt" --plan=uneven.nd \
 # 10 = 2 * 4 + 2 rows, 5 = 2 * 2 + 1 heads, 50257 = 1 over.
 grep -q '^sizes: batch 10, seq 3 (256), vocab 5 (50257), d 10 (65), heads 5' \
     out || {
-    failed=$((failed + 1))
-    echo "FAILED: sizes that do not keep what is over"
+    fail "sizes that do not keep what is over"
     cat out
 }
 
@@ -65,15 +58,14 @@ expect 0 'sizes: batch 5, ' "$gpt" --plan=all.nd --set batch=5
 # The same bytes every time.
 "$ndc" verify "$gpt" --plan=all.nd >once
 "$ndc" verify "$gpt" --plan=all.nd >twice
-cmp once twice || failed=$((failed + 1))
+cmp once twice || fail "not the same again"
 
 # 64 ranks take seconds of one core.
 (
     ulimit -t 20
     "$ndc" verify "$gpt" --mesh pp=2,dp=4,tp=8 >out 2>&1
 ) && grep -q '64 ranks' out || {
-    failed=$((failed + 1))
-    echo "FAILED: 64 ranks"
+    fail "64 ranks"
     cat out
 }
 
@@ -100,10 +92,10 @@ plan {
 }
 ND
 expect 0 'v          f32[e/tp]' small.nd
-grep -q '(frozen)' out || failed=$((failed + 1))
+grep -q '(frozen)' out || fail "nothing is frozen"
 expect 0 'sizes: batch 7, d 3 (5), e 4' small.nd
 expect 0 'equal to one device' small.nd --no-shrink
-grep -q '^sizes' out && failed=$((failed + 1))
+grep -q '^sizes' out && fail "--no-shrink has sizes"
 
 # Sweeps.
 expect 0 '15 meshes: 15 equal, 0 differ, 0 refused' small.nd --all
@@ -126,10 +118,10 @@ plan {
 }
 ND
 expect 0 '4 meshes: 2 equal, 0 differ, 2 refused' deep.nd --all
-grep -q 'pp=3  *refused: 3 stages for 2' out || failed=$((failed + 1))
+grep -q 'pp=3  *refused: 3 stages for 2' out || fail "3 stages, 2 layers"
 sed 's/schedule = 1f1b/stages = [1, 1]/' deep.nd >given.nd
 expect 0 '1 equal, 0 differ, 3 refused' given.nd --all
-grep -q 'pp=3  *refused: ' out || failed=$((failed + 1))
+grep -q 'pp=3  *refused: ' out || fail "3 stages, 2 given"
 
 # Sizes that --mesh gives do not count among the 12 ranks, wherever they stand.
 expect 0 '4 meshes: 4 equal' small.nd --all --mesh dp=16
@@ -156,8 +148,7 @@ ND
 sed 's/FIRST/3/' masked.nd >some.nd
 expect 0 'vocab 12 (29)' some.nd
 grep -q '^w .* [0-9.e+-]*$' out && grep -q '^v .* (always 0)$' out || {
-    failed=$((failed + 1))
-    echo "FAILED: what was not exercised is not marked"
+    fail "what was not exercised is not marked"
     cat out
 }
 sed 's/FIRST/99/' masked.nd >nothing.nd
@@ -166,10 +157,8 @@ expect 1 'every gradient is 0 in every step' nothing.nd --no-shrink
 expect 1 'not compared: on one device' nothing.nd --all
 [ -e /dev/full ] && {
     "$ndc" verify small.nd >/dev/full 2>out
-    [ $? -eq 1 ] && grep -q 'cannot write' out || {
-        failed=$((failed + 1))
-        echo "FAILED: a table that cannot be written"
-    }
+    [ $? -eq 1 ] && grep -q 'cannot write' out ||
+        fail "a table that cannot be written"
 }
 
 # What cannot be kept is refused as elsewhere; what is no number is told.
@@ -177,7 +166,7 @@ expect 1 'a stage would be empty' deep.nd --mesh pp=11
 sed 's/mean\[batch, d\](x \* x)/log(0.0 * mean[batch, d](x) - 1)/' deep.nd |
     sed '/pipeline/d' >nan.nd
 expect 1 'nothing to compare with' nan.nd
-grep -q 'could not be evaluated' out && failed=$((failed + 1))
+grep -q 'could not be evaluated' out && fail "NaN: not evaluated"
 expect 1 'note: that is with small axes; --no-shrink keeps' nan.nd
 expect 1 'unknown axis in --set `nothing`' small.nd --set nothing=3
 expect 1 'and 1024 are simulated at most' small.nd --mesh dp=1025
@@ -190,5 +179,4 @@ expect 2 'a second file: `small.nd`' small.nd small.nd
 expect 2 'did you mean `--no-shrink`?' small.nd --no-shink
 "$ndc" small.nd --emit=ir -o small.ndir
 expect 2 'is a graph' small.ndir
-[ $failed -eq 0 ] && echo "ok"
-[ $failed -eq 0 ]
+[ $failed = 0 ] && echo "ok"

@@ -1,19 +1,11 @@
 # generated.sh - what the runtime's header and tables mean inside a whole
 # program: division by integers that only data decide, and wsd's decay.
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 diff=$NDC_BUILD/tests/nd_diff
 [ -x "$ndc" ] && [ -x "$diff" ] || exit 77
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
 
 # The evaluator and the program agree on x // 0, x % 0 and the least integer.
-cat >"$dir/division.nd" <<'END'
+cat >"$work/division.nd" <<'END'
 axis batch = 6
 axis seq = 5
 model m(x: i32[batch, seq], y: i32[batch, seq]) {
@@ -31,19 +23,19 @@ train m {
   steps = 1
 }
 END
-"$diff" --work "$dir/p" "$dir/division.nd" >"$dir/out" 2>&1 || {
-    cat "$dir/out"
+"$diff" --work "$work/p" "$work/division.nd" >"$work/out" 2>&1 || {
+    cat "$work/out"
     fail "division"
 }
 
 # rates OPTIONS...: the learning rates of the steps, in one line
 rates() {
-    "$dir/wsd" --log "$dir/log" "$@" >"$dir/out" 2>&1 || fail "wsd $*"
-    sed 's/.*"lr":\([^,]*\),.*/\1/' "$dir/log" | tr '\n' ' '
+    "$work/wsd" --log "$work/log" "$@" >"$work/out" 2>&1 || fail "wsd $*"
+    sed 's/.*"lr":\([^,]*\),.*/\1/' "$work/log" | tr '\n' ' '
 }
 # wsd DECAY: a program of 10 steps with that decay
 wsd() {
-    cat >"$dir/wsd.nd" <<END
+    cat >"$work/wsd.nd" <<END
 axis batch = 2
 axis d = 3
 model m(x: f32[batch]) {
@@ -56,8 +48,8 @@ train m {
   steps = 10
 }
 END
-    "$ndc" "$dir/wsd.nd" -o "$dir/wsd" 2>"$dir/err" || {
-        cat "$dir/err"
+    "$ndc" "$work/wsd.nd" -o "$work/wsd" 2>"$work/err" || {
+        cat "$work/err"
         fail "ndc, wsd$1"
     }
 }
@@ -73,4 +65,4 @@ wsd ''
 is "$(rates)" '1 1 1 1 1 1 1 1 0.5 0 '
 wsd ', decay = 0'
 is "$(rates)" '1 1 1 1 1 1 1 1 1 1 '
-exit $bad
+[ $failed = 0 ]

@@ -1,20 +1,12 @@
 # layer_names.sh - a parameter of nested repeats is saved as one tensor per
 # index, each index behind the part of the name that is its repeat; the file is
 # the same whatever the mesh, and loads on every one.
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 [ -x "$ndc" ] || exit 77
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
 
 # program NAME PLAN
 program() {
-    cat >"$dir/$1.nd" <<END
+    cat >"$work/$1.nd" <<END
 axis batch = 4
 axis d = 3
 axis blocks = 3
@@ -47,15 +39,15 @@ plan {
   $2
 }
 END
-    "$ndc" "$dir/$1.nd" -o "$dir/$1" || fail "compiling $1"
+    "$ndc" "$work/$1.nd" -o "$work/$1" || fail "compiling $1"
 }
 
 program one 'mesh dp = 1'
 program many 'mesh pp = 3, dp = 2
   shard batch -> dp
   pipeline blocks -> pp, microbatches = 2'
-"$dir/one" --save "$dir/a" >/dev/null 2>&1 || fail "saving on one rank"
-names=$(head -c 4000 "$dir/a" | tr '{' '\n' |
+"$work/one" --save "$work/a" >/dev/null 2>&1 || fail "saving on one rank"
+names=$(head -c 4000 "$work/a" | tr '{' '\n' |
     sed -n 's/.*"\([^"]*[a-z]\)":$/\1/p' | tr '\n' ' ')
 want="s.inner.0.f.w s.inner.1.f.w \
 blocks.0.k blocks.1.k blocks.2.k \
@@ -64,7 +56,7 @@ blocks.1.t.inner.0.f.w blocks.1.t.inner.1.f.w \
 blocks.2.t.inner.0.f.w blocks.2.t.inner.1.f.w "
 [ "$names" = "$want" ] || fail "names: $names"
 # What a mesh loads and saves without a step is the file.
-"$dir/many" --load "$dir/a" --steps 0 --save "$dir/b" >/dev/null 2>&1 ||
+"$work/many" --load "$work/a" --steps 0 --save "$work/b" >/dev/null 2>&1 ||
     fail "loading on six ranks"
-cmp "$dir/a" "$dir/b" || fail "the file changed"
-exit $bad
+cmp "$work/a" "$work/b" || fail "the file changed"
+[ $failed = 0 ]

@@ -1,6 +1,7 @@
 # mpi.sh - the mini program of test_program.c as threads and under mpirun: the
 # same weights and the same log, bit for bit; failures end the whole job.
 # Run by ctest with NDC_BUILD and NDC_HAVE set.
+. "$(dirname "$0")/../lib.sh"
 case " ${NDC_HAVE:-} " in
 *" mpi "*) ;;
 *) exit 77 ;;
@@ -11,29 +12,21 @@ esac
 prog=$NDC_BUILD/tests/runtime_test_program
 [ -x "$prog" ] || exit 77
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
 
 # same RANKS PP DP TP MICRO ZERO
 same() {
     n=$1
     shift
-    "$prog" run "$@" --save "$dir/a" --log "$dir/a.log" >/dev/null 2>&1 ||
+    "$prog" run "$@" --save "$work/a" --log "$work/a.log" >/dev/null 2>&1 ||
         fail "local $*"
     for chunk in 1048576 3; do
         NDRT_CHUNK=$chunk timeout 60 mpirun --oversubscribe -n "$n" \
-            "$prog" run "$@" --save "$dir/b" --log "$dir/b.log" \
+            "$prog" run "$@" --save "$work/b" --log "$work/b.log" \
             >/dev/null 2>&1 || fail "mpirun $*"
-        cmp "$dir/a" "$dir/b" || fail "weights differ: $*, chunk $chunk"
-        cut -d, -f1-5 "$dir/a.log" >"$dir/a.cut"
-        cut -d, -f1-5 "$dir/b.log" >"$dir/b.cut"
-        cmp "$dir/a.cut" "$dir/b.cut" || fail "logs differ: $*"
+        cmp "$work/a" "$work/b" || fail "weights differ: $*, chunk $chunk"
+        cut -d, -f1-5 "$work/a.log" >"$work/a.cut"
+        cut -d, -f1-5 "$work/b.log" >"$work/b.cut"
+        cmp "$work/a.cut" "$work/b.cut" || fail "logs differ: $*"
     done
 }
 same 1 1 1 1 1 0
@@ -46,11 +39,11 @@ same 8 2 2 2 3 1
 ends() {
     want=$1 word=$2 env=$3
     shift 3
-    env $env timeout 60 mpirun --oversubscribe "$@" >"$dir/out" 2>&1
+    env $env timeout 60 mpirun --oversubscribe "$@" >"$work/out" 2>&1
     got=$?
     [ "$got" = "$want" ] || fail "status $got, expected $want: $*"
-    grep -q -e "$word" "$dir/out" || fail "no \"$word\" from $*"
-    [ "$(grep -c 'error:' "$dir/out")" = 1 ] || fail "not one line: $*"
+    grep -q -e "$word" "$work/out" || fail "no \"$word\" from $*"
+    [ "$(grep -c 'error:' "$work/out")" = 1 ] || fail "not one line: $*"
 }
 ends 2 'mpirun -n 8' A=1 -n 3 "$prog" run 2 2 2 3 1
 ends 2 'did you mean "--steps"' A=1 -n 4 "$prog" run 2 2 1 1 0 --stepz 1
@@ -61,4 +54,4 @@ for at in 1:1 3:2 0:5; do
     ends 3 "rank ${at%:*}: made-up failure" NDRT_FAIL_AT=$at -n 4 \
         "$prog" run 2 2 1 3 1
 done
-exit $bad
+[ $failed = 0 ]

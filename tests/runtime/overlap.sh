@@ -2,58 +2,50 @@
 # counts, whether another thread makes them or not, as threads and under
 # mpirun, however long each of them takes; failures inside one end all ranks. So
 # are gradients that are added up while backward goes on, in calls of any size.
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 [ -x "$ndc" ] || exit 77
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
 
 run() { # OUT COMMAND...
     out=$1
     shift
-    timeout 100 "$@" --steps 3 --save "$dir/$out" >"$dir/log" 2>&1 \
-        </dev/null || { cat "$dir/log"; fail "$out: $*"; }
+    timeout 100 "$@" --steps 3 --save "$work/$out" >"$work/log" 2>&1 \
+        </dev/null || { cat "$work/log"; fail "$out: $*"; }
 }
 
 counted() { # OUT COMMAND...
-    run "$@" --comm "$dir/$1.counts"
+    run "$@" --comm "$work/$1.counts"
 }
 
 same() { # OUT: as `off`
-    cmp "$dir/off" "$dir/$1" || fail "$name: weights differ, $1"
-    [ ! -e "$dir/$1.counts" ] ||
-        cmp "$dir/off.counts" "$dir/$1.counts" || fail "$name: counts differ, $1"
+    cmp "$work/off" "$work/$1" || fail "$name: weights differ, $1"
+    [ ! -e "$work/$1.counts" ] ||
+        cmp "$work/off.counts" "$work/$1.counts" || fail "$name: counts differ, $1"
 }
 
 in_flight() {
-    counted off "$dir/g" --overlap off
-    counted on "$dir/g" --overlap on
+    counted off "$work/g" --overlap off
+    counted on "$work/g" --overlap on
     same on
-    counted late env NDRT_JITTER=3000 "$dir/g" --overlap on
+    counted late env NDRT_JITTER=3000 "$work/g" --overlap on
     same late
     [ -z "$mpi" ] && return
     counted mpi env NDRT_JITTER=2000 mpirun --oversubscribe -n "$n" \
-        "$dir/g" --overlap on
+        "$work/g" --overlap on
     same mpi
 }
 
 summed() {
-    rm -f "$dir"/*.counts
-    run off "$dir/g" --overlap off
-    run one env NDRT_EARLY=1 "$dir/g" --overlap on
+    rm -f "$work"/*.counts
+    run off "$work/g" --overlap off
+    run one env NDRT_EARLY=1 "$work/g" --overlap on
     same one
-    run late env NDRT_EARLY=2000 NDRT_JITTER=1000 "$dir/g" --overlap on
+    run late env NDRT_EARLY=2000 NDRT_JITTER=1000 "$work/g" --overlap on
     same late
     [ -z "$mpi" ] && return
     run mpi env NDRT_EARLY=50 mpirun --oversubscribe -n "$n" \
-        "$dir/g" --overlap on
+        "$work/g" --overlap on
     same mpi
 }
 
@@ -66,16 +58,16 @@ esac
 # A line: name, ranks, mesh, rules, what else the plan has after `;`.
 while IFS='|' read -r name n mesh rules more; do
     printf 'plan {\n  mesh %s\n  shard %s\n%s\n}\n' "$mesh" "$rules" "$more" |
-        tr ';' '\n' >"$dir/plan"
+        tr ';' '\n' >"$work/plan"
     sed -e '/^plan/,$d' -e 's/^  data .*/  data = synthetic/' \
-        "$NDC_SOURCE/tests/cases/g.nd" >"$dir/g.nd"
-    "$ndc" "$dir/g.nd" --plan "$dir/plan" --set batch=6 --set seq=12 \
-        --set layers=3 -o "$dir/g" 2>"$dir/err" || {
-        cat "$dir/err"
+        "$NDC_SOURCE/tests/cases/g.nd" >"$work/g.nd"
+    "$ndc" "$work/g.nd" --plan "$work/plan" --set batch=6 --set seq=12 \
+        --set layers=3 -o "$work/g" 2>"$work/err" || {
+        cat "$work/err"
         fail "$name"
         continue
     }
-    [ "$name" != hybrid ] || cp "$dir/g" "$dir/hybrid"
+    [ "$name" != hybrid ] || cp "$work/g" "$work/hybrid"
     case $name in
     gradients*) summed ;;            # where calls are counted, they wait
     *) in_flight ;;
@@ -94,13 +86,13 @@ END
 # The rank fails that is told to, while others wait in calls in flight: of the
 # program above, and of the last one, which sends nothing but gradients.
 fails() { # PROGRAM AT
-    NDRT_FAIL_AT=$2 NDRT_EARLY=1 NDRT_JITTER=1000 timeout 60 "$dir/$1" \
-        --overlap on --steps 3 >"$dir/log" 2>&1
+    NDRT_FAIL_AT=$2 NDRT_EARLY=1 NDRT_JITTER=1000 timeout 60 "$work/$1" \
+        --overlap on --steps 3 >"$work/log" 2>&1
     got=$?
     [ $got = 3 ] || fail "status $got, expected 3: $*"
-    [ "$(grep -c "rank ${2%:*}: made-up failure" "$dir/log")" = 1 ] ||
+    [ "$(grep -c "rank ${2%:*}: made-up failure" "$work/log")" = 1 ] ||
         fail "not told: $*"
-    [ "$(grep -c 'error:' "$dir/log")" = 1 ] || fail "not one line: $*"
+    [ "$(grep -c 'error:' "$work/log")" = 1 ] || fail "not one line: $*"
 }
 for at in 1:3 3:20 0:40; do
     fails hybrid $at
@@ -111,7 +103,7 @@ done
 
 # Only one device has gradients that are worth a call of their own: the others
 # take their communicators in the same order all the same.
-cat >"$dir/e.nd" <<'END'
+cat >"$work/e.nd" <<'END'
 axis batch = 8
 axis d = 5
 axis vocab = 300
@@ -134,13 +126,13 @@ plan {
   pipeline layers -> pp, microbatches = 2
 }
 END
-"$ndc" "$dir/e.nd" -o "$dir/e" && for early in 1 100 10000; do
-    NDRT_EARLY=$early timeout 60 "$dir/e" --overlap on --steps 3 \
-        --save "$dir/e.$early" >"$dir/log" 2>&1 || fail "parts of $early"
-    cmp "$dir/e.1" "$dir/e.$early" || fail "other weights in parts of $early"
+"$ndc" "$work/e.nd" -o "$work/e" && for early in 1 100 10000; do
+    NDRT_EARLY=$early timeout 60 "$work/e" --overlap on --steps 3 \
+        --save "$work/e.$early" >"$work/log" 2>&1 || fail "parts of $early"
+    cmp "$work/e.1" "$work/e.$early" || fail "other weights in parts of $early"
 done
 
-"$dir/g" --overlap maybe >"$dir/log" 2>&1
+"$work/g" --overlap maybe >"$work/log" 2>&1
 [ $? = 2 ] || fail "--overlap maybe"
-grep -q 'neither on nor off' "$dir/log" || fail "what --overlap takes"
-exit $bad
+grep -q 'neither on nor off' "$work/log" || fail "what --overlap takes"
+[ $failed = 0 ]

@@ -1,17 +1,9 @@
 # products.sh - --products: the file counts the work of a step, on one rank and
 # on more, in f32 and bf16, and within tiles, whose products are one thread's
 # own; and training goes on as if nothing had been asked.
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 [ -x "$ndc" ] || exit 77
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
 
 program() { # PRECISION MESH
     cat <<END
@@ -43,12 +35,12 @@ END
 run() { # NAME OPTIONS...
     name=$1
     shift
-    timeout 60 "$dir/net" --save "$dir/$name" --log "$dir/$name.log" "$@" \
-        >"$dir/out" 2>"$dir/err" || {
-        cat "$dir/err"
+    timeout 60 "$work/net" --save "$work/$name" --log "$work/$name.log" "$@" \
+        >"$work/out" 2>"$work/err" || {
+        cat "$work/err"
         fail "$what: $name"
     }
-    sed -i 's/,"tokens_per_s.*//' "$dir/$name.log"
+    sed -i 's/,"tokens_per_s.*//' "$work/$name.log"
 }
 
 # Two products forward; of each the gradient of the weights, and of one that of
@@ -56,17 +48,17 @@ run() { # NAME OPTIONS...
 flop=$((2 * 26 * (2 * 61 * 35 + 3 * 35 * 13)))
 
 for what in 'f32 1' 'f32 2' 'bf16 1'; do
-    program "${what% *}" "${what#* }" >"$dir/net.nd"
-    "$ndc" "$dir/net.nd" -o "$dir/net" 2>"$dir/err" || {
-        cat "$dir/err"
+    program "${what% *}" "${what#* }" >"$work/net.nd"
+    "$ndc" "$work/net.nd" -o "$work/net" 2>"$work/err" || {
+        cat "$work/err"
         fail "ndc, $what"
         continue
     }
     run plain
-    run asked --products "$dir/products"
-    cmp "$dir/plain" "$dir/asked" || fail "$what: weights"
-    cmp "$dir/plain.log" "$dir/asked.log" || fail "$what: losses"
-    python3 - "$dir/products" "$flop" <<'END' || fail "$what: the file"
+    run asked --products "$work/products"
+    cmp "$work/plain" "$work/asked" || fail "$what: weights"
+    cmp "$work/plain.log" "$work/asked.log" || fail "$what: losses"
+    python3 - "$work/products" "$flop" <<'END' || fail "$what: the file"
 import json, sys
 p = json.load(open(sys.argv[1]))
 assert p["flop"] == int(sys.argv[2]), p["flop"]
@@ -79,7 +71,7 @@ END
 done
 
 what=tiles
-cat >"$dir/net.nd" <<'END'
+cat >"$work/net.nd" <<'END'
 axis batch = 2
 axis seq = 61
 axis kv = seq
@@ -97,13 +89,13 @@ train net {
   steps     = 2
 }
 END
-"$ndc" "$dir/net.nd" -o "$dir/net" 2>"$dir/err" || fail "ndc, $what"
-grep -q 'small = nd_small,' "$dir/net.c" || fail "$what: no kernels of its own"
+"$ndc" "$work/net.nd" -o "$work/net" 2>"$work/err" || fail "ndc, $what"
+grep -q 'small = nd_small,' "$work/net.c" || fail "$what: no kernels of its own"
 for threads in 1 2; do
     run plain --threads $threads
-    run asked --threads $threads --products "$dir/products"
-    cmp "$dir/plain" "$dir/asked" || fail "$what: weights"
-    python3 - "$dir/products" <<'END' || fail "$what: the file"
+    run asked --threads $threads --products "$work/products"
+    cmp "$work/plain" "$work/asked" || fail "$what: weights"
+    python3 - "$work/products" <<'END' || fail "$what: the file"
 import json, sys
 p = json.load(open(sys.argv[1]))
 own = [s for s in p["shapes"] if s["own"]]
@@ -111,4 +103,4 @@ assert {(s["m"], s["n"], s["k"], s["calls"]) for s in own} >= {
     (61, 61, 5, 6), (61, 5, 61, 4)} and p["flop"] > 0, own
 END
 done
-exit $bad
+[ $failed = 0 ]

@@ -1,25 +1,17 @@
 # schedule_option.sh - --schedule and --microbatches: what a program runs instead
 # of its own schedule, and what it refuses, with the reason, before it starts.
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 [ -x "$ndc" ] || exit 77
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
 
 compile() { # NAME PIPELINE BATCH
     printf 'plan {\n  mesh pp = 2\n  pipeline layers -> pp, %s\n}\n' "$2" \
-        >"$dir/plan"
+        >"$work/plan"
     sed -e '/^plan/,$d' -e 's/^  data .*/  data = synthetic/' \
-        "$NDC_SOURCE/tests/cases/g.nd" >"$dir/g.nd"
-    "$ndc" "$dir/g.nd" --plan "$dir/plan" --set batch="$3" --set seq=4 \
-        --set layers=4 -o "$dir/$1" 2>"$dir/err" || {
-        cat "$dir/err"
+        "$NDC_SOURCE/tests/cases/g.nd" >"$work/g.nd"
+    "$ndc" "$work/g.nd" --plan "$work/plan" --set batch="$3" --set seq=4 \
+        --set layers=4 -o "$work/$1" 2>"$work/err" || {
+        cat "$work/err"
         fail "$1"
     }
 }
@@ -27,21 +19,21 @@ compile() { # NAME PIPELINE BATCH
 refuses() { # STATUS WORDS PROGRAM OPTIONS...
     want=$1 words=$2 name=$3
     shift 3
-    timeout 60 "$dir/$name" --steps 1 "$@" >"$dir/out" 2>&1
+    timeout 60 "$work/$name" --steps 1 "$@" >"$work/out" 2>&1
     got=$?
     [ $got = "$want" ] || fail "status $got, expected $want: $name $*"
-    grep -q -e "$words" "$dir/out" || {
-        cat "$dir/out"
+    grep -q -e "$words" "$work/out" || {
+        cat "$work/out"
         fail "no \"$words\": $name $*"
     }
-    grep -q '^step 1/' "$dir/out" && fail "it ran: $name $*"
+    grep -q '^step 1/' "$work/out" && fail "it ran: $name $*"
 }
 
 runs() { # PROGRAM OPTIONS...
     name=$1
     shift
-    timeout 60 "$dir/$name" --steps 1 --save "$dir/w" "$@" >"$dir/out" 2>&1 || {
-        cat "$dir/out"
+    timeout 60 "$work/$name" --steps 1 --save "$work/w" "$@" >"$work/out" 2>&1 || {
+        cat "$work/out"
         fail "$*"
     }
 }
@@ -74,31 +66,31 @@ refuses 2 'no schedule is called "bfs"; there are gpipe 1f1b .* bfs(2) ' \
 refuses 1 'cannot read "./none"' two --schedule ./none
 
 # A file: its own microbatches, with messages or without.
-printf '0F0,0F1,0F2,0B0,0B1,0B2\n,1F0,1B0,1F1,1B1,1F2,1B2\n' >"$dir/three.csv"
-runs whole --schedule "$dir/three.csv"
-mv "$dir/w" "$dir/file"
+printf '0F0,0F1,0F2,0B0,0B1,0B2\n,1F0,1B0,1F1,1B1,1F2,1B2\n' >"$work/three.csv"
+runs whole --schedule "$work/three.csv"
+mv "$work/w" "$work/file"
 runs whole --schedule gpipe --microbatches 3
-cmp "$dir/w" "$dir/file" || fail "a file and gpipe differ"
+cmp "$work/w" "$work/file" || fail "a file and gpipe differ"
 runs whole --microbatches 3
-cmp "$dir/w" "$dir/file" || fail "1f1b and gpipe differ"
-runs halves --schedule "$dir/three.csv"
-refuses 2 'nothing in it is cut' one --schedule "$dir/three.csv"
+cmp "$work/w" "$work/file" || fail "1f1b and gpipe differ"
+runs halves --schedule "$work/three.csv"
+refuses 2 'nothing in it is cut' one --schedule "$work/three.csv"
 refuses 2 'has 3 microbatches, --microbatches says 4' whole \
-    --schedule "$dir/three.csv" --microbatches 4
+    --schedule "$work/three.csv" --microbatches 4
 {
     echo 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1
     echo 1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1
-} >"$dir/two.csv"
-runs whole --schedule "$dir/two.csv"
+} >"$work/two.csv"
+runs whole --schedule "$work/two.csv"
 
 # Faults are told with the rows around them.
-printf '0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0,1B0\n' >"$dir/twice.csv"
-refuses 1 '1B0' whole --schedule "$dir/twice.csv"
+printf '0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0,1B0\n' >"$work/twice.csv"
+refuses 1 '1B0' whole --schedule "$work/twice.csv"
 {
     echo 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1
     echo 1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1
-} >"$dir/hangs.csv"
-refuses 1 'rank 0' whole --schedule "$dir/hangs.csv"
-printf '0F0,0X0\n1F0,1B0\n' >"$dir/word.csv"
-refuses 1 '`0X0` is no action' whole --schedule "$dir/word.csv"
-exit $bad
+} >"$work/hangs.csv"
+refuses 1 'rank 0' whole --schedule "$work/hangs.csv"
+printf '0F0,0X0\n1F0,1B0\n' >"$work/word.csv"
+refuses 1 '`0X0` is no action' whole --schedule "$work/word.csv"
+[ $failed = 0 ]

@@ -1,14 +1,7 @@
 # small.sh - products within tiles: right in every form, built as ndc builds a
 # program, for several processors; and the same bits by gcc and clang, and in
 # f32 on all processors that round a product and a sum once.
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
+. "$(dirname "$0")/../lib.sh"
 
 # has FLAGS...: this processor has all of them
 has() {
@@ -22,29 +15,29 @@ bits() {
     $1 -std=c11 -O3 -march="$2" -mprefer-vector-width=512 -fopenmp-simd \
         -fwrapv -fno-math-errno -fno-trapping-math -ffp-contract=off \
         -I"$NDC_SOURCE/runtime" "$NDC_SOURCE/tests/runtime/small.c" \
-        -o "$dir/small" -lm >"$dir/out" 2>&1 &&
-        "$dir/small" >"$dir/out" || {
-        echo "FAIL: $1, $2" >&2
-        head -5 "$dir/out" >&2
+        -o "$work/small" -lm >"$work/out" 2>&1 &&
+        "$work/small" >"$work/out" || {
+        fail "$1, $2" >&2
+        head -5 "$work/out" >&2
         return 1
     }
-    cat "$dir/out"
+    cat "$work/out"
 }
 
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$NDC_BUILD/CMakeCache.txt")
 [ "$(uname -m)" = x86_64 ] || { bits "$cc" native; exit; }
-native=$(bits "$cc" native) || bad=1
+native=$(bits "$cc" native) || failed=1
 for other in gcc clang; do
     if command -v "$other" >/dev/null && [ "$(command -v $other)" != "$cc" ]; then
-        its=$(bits "$other" native) || bad=1
+        its=$(bits "$other" native) || failed=1
         [ "$its" = "$native" ] || fail "$other has other bits"
     fi
 done
 if has avx2 fma bmi2; then
-    v3=$(bits "$cc" x86-64-v3) || bad=1
+    v3=$(bits "$cc" x86-64-v3) || failed=1
     [ "${v3% *}" = "${native% *}" ] || fail "x86-64-v3 has other bits"
 fi
 if has sse4_2; then
-    bits "$cc" x86-64-v2 >/dev/null || bad=1
+    bits "$cc" x86-64-v2 >/dev/null || failed=1
 fi
-exit $bad
+[ $failed = 0 ]

@@ -2,18 +2,10 @@
 # generation are those of one device with the same microbatches, to the bit
 # where gradients add up in the same order and nothing is tied; what is saved,
 # loaded and resumed is too; so is muon, whose matrices are layers.
-ndc=$NDC_BUILD/ndc
+. "$(dirname "$0")/../lib.sh"
 [ -x "$ndc" ] || exit 77
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 [ -n "${NDC_LONG:-}" ] || export NDC_CFLAGS=-Og
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
 
 # The fixture with a head of its own, dropout, evaluation and checkpoints.
 program() { # RULE
@@ -27,11 +19,11 @@ program() { # RULE
 }
 
 build() { # OUT PLAN
-    printf 'plan {\n%s\n}\n' "$2" | tr ';' '\n' >"$dir/plan"
-    "$ndc" "$dir/g.nd" --plan "$dir/plan" --set batch=8 --set seq=6 --set d=16 \
-        --set layers=11 --set ffn=16 --set group=1 -o "$dir/$1" \
-        2>"$dir/err" || {
-        cat "$dir/err"
+    printf 'plan {\n%s\n}\n' "$2" | tr ';' '\n' >"$work/plan"
+    "$ndc" "$work/g.nd" --plan "$work/plan" --set batch=8 --set seq=6 --set d=16 \
+        --set layers=11 --set ffn=16 --set group=1 -o "$work/$1" \
+        2>"$work/err" || {
+        cat "$work/err"
         fail "$2"
         return 1
     }
@@ -40,61 +32,61 @@ build() { # OUT PLAN
 run() { # OUT COMMAND...
     out=$1
     shift
-    timeout 100 "$@" --save "$dir/$out.save" --log "$dir/$out.log" \
-        --generate an --tokens 5 --temperature 0 >"$dir/$out.text" \
-        2>"$dir/err" </dev/null || {
-        cat "$dir/err"
+    timeout 100 "$@" --save "$work/$out.save" --log "$work/$out.log" \
+        --generate an --tokens 5 --temperature 0 >"$work/$out.text" \
+        2>"$work/err" </dev/null || {
+        cat "$work/err"
         fail "$name: $out: $*"
     }
-    grep -v '^step\|^eval' "$dir/$out.text" >"$dir/$out.said"
-    sed 's/"grad_norm.*//; s/,"tokens_per_s.*//' "$dir/$out.log" \
-        >"$dir/$out.loss"
+    grep -v '^step\|^eval' "$work/$out.text" >"$work/$out.said"
+    sed 's/"grad_norm.*//; s/,"tokens_per_s.*//' "$work/$out.log" \
+        >"$work/$out.loss"
 }
 
 same() { # OUT WHAT...
     out=$1
     shift
     for what; do
-        cmp "$dir/one.$what" "$dir/$out.$what" || fail "$name: $out.$what"
+        cmp "$work/one.$what" "$work/$out.$what" || fail "$name: $out.$what"
     done
 }
 
 name=one
-program 'sgd(lr = 0.1, momentum = 0.9)' >"$dir/g.nd"
-build one 'microbatches 4' && run one "$dir/one" --steps 4 \
-    --checkpoints "$dir/one.steps"
+program 'sgd(lr = 0.1, momentum = 0.9)' >"$work/g.nd"
+build one 'microbatches 4' && run one "$work/one" --steps 4 \
+    --checkpoints "$work/one.steps"
 
 # A line: mesh, ranks, schedule, what else the plan has, what is the same.
 while IFS='|' read -r n mesh schedule more what; do
     name="$mesh $schedule $more"
-    rm -rf "$dir/steps" "$dir/g"
+    rm -rf "$work/steps" "$work/g"
     build g "  mesh $mesh; $more; pipeline layers -> pp, schedule = $schedule, \
 microbatches = 4" || continue
-    run g "$dir/g" --steps 4 --checkpoints "$dir/steps" --check-replicas
+    run g "$work/g" --steps 4 --checkpoints "$work/steps" --check-replicas
     same g $what
-    rm -f "$dir/steps/step-4.safetensors"
-    run again "$dir/g" --steps 4 --checkpoints "$dir/steps" \
-        --resume "$dir/steps"
-    cmp "$dir/g.save" "$dir/again.save" || fail "$name: resumed"
-    rm -f "$dir/steps/step-4.safetensors"
-    timeout 100 "$dir/g" --steps 4 --checkpoints "$dir/steps" \
-        --resume "$dir/steps" --trace "$dir/trace" --trace-step 2 \
-        >"$dir/out" 2>&1
-    [ $? = 2 ] && grep -q 'the run has steps 3 to 4' "$dir/out" ||
+    rm -f "$work/steps/step-4.safetensors"
+    run again "$work/g" --steps 4 --checkpoints "$work/steps" \
+        --resume "$work/steps"
+    cmp "$work/g.save" "$work/again.save" || fail "$name: resumed"
+    rm -f "$work/steps/step-4.safetensors"
+    timeout 100 "$work/g" --steps 4 --checkpoints "$work/steps" \
+        --resume "$work/steps" --trace "$work/trace" --trace-step 2 \
+        >"$work/out" 2>&1
+    [ $? = 2 ] && grep -q 'the run has steps 3 to 4' "$work/out" ||
         fail "$name: a step before the resumed run is traced"
     # and on one device
-    rm -f "$dir/steps/step-4.safetensors"
-    run on "$dir/one" --steps 4 --checkpoints "$dir/steps" \
-        --resume "$dir/steps"
+    rm -f "$work/steps/step-4.safetensors"
+    run on "$work/one" --steps 4 --checkpoints "$work/steps" \
+        --resume "$work/steps"
     case "$what" in *save*) same on save ;; esac
     case "$n ${NDC_HAVE:-} " in
     0*) ;;
     *" sanitize "*) ;;
     *" mpi "*)
-        run mpi mpirun --oversubscribe -n "$n" "$dir/g" --steps 4 \
-            --checkpoints "$dir/other"
-        cmp "$dir/g.save" "$dir/mpi.save" || fail "$name: mpi"
-        rm -rf "$dir/other"
+        run mpi mpirun --oversubscribe -n "$n" "$work/g" --steps 4 \
+            --checkpoints "$work/other"
+        cmp "$work/g.save" "$work/mpi.save" || fail "$name: mpi"
+        rm -rf "$work/other"
         ;;
     esac
 done <<'END'
@@ -108,13 +100,13 @@ END
 
 # Layers of other stages lie between those of one: each is its own matrix.
 name=muon
-program 'muon(lr = 0.02, adamw = ["wte", "wpe", "out"])' >"$dir/g.nd"
-build one 'microbatches 4' && run one "$dir/one" --steps 3 \
-    --checkpoints "$dir/a"
+program 'muon(lr = 0.02, adamw = ["wte", "wpe", "out"])' >"$work/g.nd"
+build one 'microbatches 4' && run one "$work/one" --steps 3 \
+    --checkpoints "$work/a"
 for schedule in 'interleaved(2)' zb_v; do
     build g "  mesh pp = 2; pipeline layers -> pp, schedule = $schedule, \
-microbatches = 4" && run g "$dir/g" --steps 3 --checkpoints "$dir/b"
+microbatches = 4" && run g "$work/g" --steps 3 --checkpoints "$work/b"
     same g loss said save
-    rm -rf "$dir/b"
+    rm -rf "$work/b"
 done
-exit $bad
+[ $failed = 0 ]

@@ -2,17 +2,10 @@
 # last place of the true value, built as ndc builds a program, for several
 # processors; and a loop with one of them has vectors and calls nothing. With
 # NDC_LONG, all 2^32 floats: half an hour.
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-bad=0
-
-fail() {
-    echo "FAIL: $*"
-    bad=1
-}
+. "$(dirname "$0")/../lib.sh"
 
 # The flags of a generated program, from a compiler that only tells them.
-cat >"$dir/m.nd" <<'END'
+cat >"$work/m.nd" <<'END'
 axis n = 4
 model m(x: f32[n]) {
   w = param [n] ~ normal(1)
@@ -22,15 +15,15 @@ train m {
   steps = 1
 }
 END
-cat >"$dir/cc" <<'END'
+cat >"$work/cc" <<'END'
 #!/bin/sh
 printf '%s\n' "$@" >"$0.args"
 exit 1
 END
-chmod +x "$dir/cc"
-CC=$dir/cc "$NDC_BUILD/ndc" "$dir/m.nd" -o "$dir/m" >/dev/null 2>&1
-flags=$(grep -E '^-(O|f|m|std)' "$dir/cc.args" | grep -v '^-march')
-[ -n "$flags" ] || { echo "FAIL: no flags"; exit 1; }
+chmod +x "$work/cc"
+CC=$work/cc "$NDC_BUILD/ndc" "$work/m.nd" -o "$work/m" >/dev/null 2>&1
+flags=$(grep -E '^-(O|f|m|std)' "$work/cc.args" | grep -v '^-march')
+[ -n "$flags" ] || { fail "no flags"; exit 1; }
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$NDC_BUILD/CMakeCache.txt")
 sanitized=no
 case $flags in *-fsanitize*) sanitized=yes ;; esac
@@ -48,10 +41,10 @@ check() {
         "$NDC_SOURCE/tests/runtime/ulp.c"
     cpu=$1 step=$2 registers=$3
     shift 3
-    $cc $flags -march="$cpu" "$@" -o "$dir/ulp" -lm || fail "$cpu: compiler"
-    "$dir/ulp" "$step" >"$dir/out" || fail "$cpu: $(grep much "$dir/out")"
+    $cc $flags -march="$cpu" "$@" -o "$work/ulp" -lm || fail "$cpu: compiler"
+    "$work/ulp" "$step" >"$work/out" || fail "$cpu: $(grep much "$work/out")"
     [ $sanitized = no ] && [ -n "$registers" ] || return
-    $cc $flags -march="$cpu" -S "$@" -o "$dir/ulp.s" || fail "$cpu: assembly"
+    $cc $flags -march="$cpu" -S "$@" -o "$work/ulp.s" || fail "$cpu: assembly"
     awk -v cpu="$cpu" -v want="$registers" '
         /^loop_[a-z]*:/ { name = $1; vectors = calls = 0; seen++ }
         name && $0 ~ want { vectors++ }
@@ -63,7 +56,7 @@ check() {
             }
             name = ""
         }
-        END { exit bad || seen != 10 }' "$dir/ulp.s" || fail "$cpu: vectors"
+        END { exit bad || seen != 10 }' "$work/ulp.s" || fail "$cpu: vectors"
 }
 
 all=${NDC_LONG:+1}
@@ -81,4 +74,4 @@ if has sse4_2; then
     # Two functions look up a table at places that a vector holds: not here.
     check x86-64-v2 40009 ''
 fi
-exit $bad
+[ $failed = 0 ]

@@ -1,27 +1,7 @@
 /* test_codegen.c - fusion, memory plan and text of small programs. */
-#include "../../codegen/codegen.h"
-#include "../../frontend/frontend.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <string.h>
+#include "compile.h"
 
 #define HEAD "use nn\naxis batch = 6\naxis a = 8\naxis b = 4\naxis layers = 3\n"
-
-static nd_module *compile(const char *text)
-{
-    nd_ctx *c = nd_ctx_new();
-    nd_front_options front = {0};
-    nd_options o = {.verify_each = true};
-    int file = nd_add_file(c, "t.nd", text, strlen(text));
-    nd_module *m = nd_frontend(c, file, &front);
-    assert_non_null(m);
-    assert_true(nd_run_passes(m, &o));
-    return m;
-}
 
 static int count(const nd_kernels *list, nd_kernel_kind kind)
 {
@@ -34,7 +14,7 @@ static int count(const nd_kernels *list, nd_kernel_kind kind)
 static void softmax_is_one_nest(void **state)
 {
     (void)state;
-    nd_module *m = compile(HEAD
+    nd_module *m = compiled(nd_ctx_new(), HEAD
         "model m(x: f32[batch, a]) {\n"
         "  w = param [a] ~ normal(0.5)\n"
         "  return sum[batch, a](softmax[a](x * w) * x)\n}\n");
@@ -52,7 +32,7 @@ static void softmax_is_one_nest(void **state)
 static void residual_norm_is_one_nest(void **state)
 {
     (void)state;
-    nd_module *m = compile(HEAD
+    nd_module *m = compiled(nd_ctx_new(), HEAD
         "model m(x: f32[batch, a]) {\n"
         "  h = x + linear[b -> a](linear[a -> b](x) as up) as down\n"
         "  return sum[batch, a](layernorm[a](h) as ln * h)\n}\n");
@@ -65,7 +45,7 @@ static void residual_norm_is_one_nest(void **state)
 static void gradients_go_straight_into_place(void **state)
 {
     (void)state;
-    nd_module *m = compile(HEAD
+    nd_module *m = compiled(nd_ctx_new(), HEAD
         "model m(x: f32[batch, a]) {\n"
         "  return sum[batch, b](linear[a -> b](x) as l^2)\n}\n");
     nd_code *c = nd_code_new(m);
@@ -121,7 +101,7 @@ static bool *find_lasting(nd_code *c, int stage)
 static void lasting_buffers_do_not_overlap(void **state)
 {
     (void)state;
-    nd_module *m = compile(PIPELINE);
+    nd_module *m = compiled(nd_ctx_new(), PIPELINE);
     nd_code *c = nd_code_new(m);
     for (int s = 0; s < m->program->nstages; s++) {
         const nd_stage_mem *mem = &c->mem.stage[s];
@@ -162,7 +142,8 @@ static void lasting_buffers_do_not_overlap(void **state)
 static void text_is_reproducible(void **state)
 {
     (void)state;
-    nd_module *m = compile(PIPELINE), *n = compile(PIPELINE);
+    nd_module *m = compiled(nd_ctx_new(), PIPELINE);
+    nd_module *n = compiled(nd_ctx_new(), PIPELINE);
     nd_buf x = {.arena = m->ctx->arena}, y = {.arena = n->ctx->arena};
     nd_buf plan = {.arena = n->ctx->arena};
     cg_report_plan(n, &plan);

@@ -1,15 +1,7 @@
 /* test_first.c - gradients that a step need not clear: the check sees whatever
  * is wrong with what was chosen.
  */
-#include "../../codegen/codegen.h"
-#include "../../frontend/frontend.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <string.h>
+#include "compile.h"
 
 static const char *const MODEL =
     "axis batch = 6\naxis seq = 16\naxis words = 4000\naxis d = 5\n"
@@ -27,14 +19,7 @@ static const char *const MODEL =
 
 static nd_code *compile(nd_ctx *c, const char *plan)
 {
-    nd_front_options front = {0};
-    nd_options o = {0};
-    const char *text = nd_fmt(c->arena, "%splan {\n  %s\n}\n", MODEL, plan);
-    int file = nd_add_file(c, "t.nd", text, strlen(text));
-    nd_module *m = nd_frontend(c, file, &front);
-    assert_non_null(m);
-    assert_true(nd_run_passes(m, &o));
-    return nd_code_new(m);
+    return nd_code_new(planned(c, MODEL, plan));
 }
 
 static const nd_param *param(nd_code *c, const char *name)

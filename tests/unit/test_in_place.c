@@ -1,35 +1,12 @@
 /* test_in_place.c - what may be written in place of what, and that a plan or a
  * kernel that does it where it must not is found. */
-#include "../../codegen/kir.h"
-#include "../../frontend/frontend.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <string.h>
+#include "compile.h"
 
 #define HEAD "use nn\naxis batch = 6\naxis a = 13\naxis b = 13\n" \
              "model m(x: f32[batch, a]) {\n" \
              "  u = param [a -> b] ~ normal(0.5)\n" \
              "  v = param [b -> a] ~ normal(0.5)\n" \
              "  s = sum[a](x * u)\n"
-
-static cg *compile(const char *text)
-{
-    nd_ctx *c = nd_ctx_new();
-    nd_front_options front = {0};
-    nd_options o = {.verify_each = true};
-    nd_module *m = nd_frontend(c, nd_add_file(c, "t.nd", text, strlen(text)),
-                               &front);
-    assert_non_null(m);
-    assert_true(nd_run_passes(m, &o));
-    nd_buf out = {.arena = c->arena};
-    cg *g = cg_emit(m, CG_LLVM, &out);
-    assert_non_null(g);
-    return g;
-}
 
 static const nd_value *find(const cg *g, const char *name)
 {
@@ -77,7 +54,7 @@ static void only_what_is_read_as_it_lies(void **state)
          false, false},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        cg *g = compile(all[i].text);
+        cg *g = emitted(nd_ctx_new(), all[i].text);
         const nd_value *s = find(g, "s"), *y = find(g, "y");
         assert_int_equal(nd_may_take_place(g->c, maker(g, y), y, s),
                          all[i].may);
@@ -89,9 +66,10 @@ static void only_what_is_read_as_it_lies(void **state)
 static void a_wrong_place_is_found(void **state)
 {
     (void)state;
-    cg *g = compile(HEAD "  y = softmax[b](s) as y\n"
-                         "  return sum[batch, a](sum[b](y * v) + "
-                         "sum[b](s * v))\n}\n");
+    cg *g = emitted(nd_ctx_new(), HEAD
+                    "  y = softmax[b](s) as y\n"
+                    "  return sum[batch, a](sum[b](y * v) + sum[b](s * v))"
+                    "\n}\n");
     nd_stage_mem *mem = &g->c->mem.stage[0];
     nd_place *s = (nd_place *)nd_place_of(mem, find(g, "s"));
     nd_place *y = (nd_place *)nd_place_of(mem, find(g, "y"));
@@ -109,8 +87,9 @@ static void a_wrong_place_is_found(void **state)
 static void a_wrong_kernel_is_found(void **state)
 {
     (void)state;
-    cg *g = compile(HEAD "  y = softmax[b](s) as y\n"
-                         "  return sum[batch, a](sum[b](y * v))\n}\n");
+    cg *g = emitted(nd_ctx_new(), HEAD
+                    "  y = softmax[b](s) as y\n"
+                    "  return sum[batch, a](sum[b](y * v))\n}\n");
     int broken = 0;
     for (int n = 0; n < g->by_llvm.n; n++) {
         kir_kernel *k = g->by_llvm.v[n]->ir;

@@ -1,15 +1,7 @@
 /* test_kir.c - the kernel IR: what is built is sound, and what is broken is
  * found. */
-#include "../../codegen/kir.h"
-#include "../../frontend/frontend.h"
 #include "../../runtime/ndrt.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <string.h>
+#include "compile.h"
 
 _Static_assert((int)ND_PARTS == (int)NDRT_PARTS,
                "scratch is planned for as many parts as a sum is cut into");
@@ -24,16 +16,7 @@ static cg *compile(void)
         "  y = layernorm[a](h) as ln * h * w[a: k]\n"
         "  return sum[batch, a](y + dropout(roll[a: 5](x), 0.3) * w)\n}\n"
         "train m {\n  steps = 1\n}\n";
-    nd_ctx *c = nd_ctx_new();
-    nd_front_options front = {0};
-    nd_options o = {.verify_each = true};
-    nd_module *m = nd_frontend(c, nd_add_file(c, "t.nd", text, strlen(text)),
-                               &front);
-    assert_non_null(m);
-    assert_true(nd_run_passes(m, &o));
-    nd_buf out = {.arena = c->arena};
-    cg *g = cg_emit(m, CG_LLVM, &out);
-    assert_non_null(g);
+    cg *g = emitted(nd_ctx_new(), text);
     assert_true(g->by_llvm.n > 1);
     return g;
 }

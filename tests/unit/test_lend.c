@@ -1,15 +1,7 @@
 /* test_lend.c - what lies over gradients is gone when they are made, and the
  * check sees whatever lies there too long, in a gap or at all.
  */
-#include "../../codegen/codegen.h"
-#include "../../frontend/frontend.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <string.h>
+#include "compile.h"
 
 static const char *const MODEL =
     "use nn\naxis batch = 6\naxis vocab = 32\naxis d = %d\naxis e = d\n"
@@ -25,15 +17,7 @@ static const char *const MODEL =
 
 static nd_code *compile(nd_ctx *c, int d, const char *plan)
 {
-    nd_front_options front = {0};
-    nd_options o = {0};
-    const char *text = nd_fmt(c->arena, "%splan {\n  %s\n}\n",
-                              nd_fmt(c->arena, MODEL, d), plan);
-    nd_module *m = nd_frontend(c, nd_add_file(c, "t.nd", text, strlen(text)),
-                               &front);
-    assert_non_null(m);
-    assert_true(nd_run_passes(m, &o));
-    return nd_code_new(m);
+    return nd_code_new(planned(c, nd_fmt(c->arena, MODEL, d), plan));
 }
 
 /* Where gradients are: the only bucket's. */

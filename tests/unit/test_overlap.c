@@ -1,15 +1,7 @@
 /* test_overlap.c - collectives beside kernels: what is chosen, and that the
  * check of what is in flight sees whatever is wrong with it.
  */
-#include "../../codegen/codegen.h"
-#include "../../frontend/frontend.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <string.h>
+#include "compile.h"
 
 static const char *const SHARDED =
     "use nn\naxis batch = 6\naxis d = 5\naxis ffn = 13\naxis layers = 3\n"
@@ -23,13 +15,7 @@ static const char *const SHARDED =
 
 static nd_code *compile(nd_ctx *c)
 {
-    nd_front_options front = {0};
-    nd_options o = {0};
-    int file = nd_add_file(c, "t.nd", SHARDED, strlen(SHARDED));
-    nd_module *m = nd_frontend(c, file, &front);
-    assert_non_null(m);
-    assert_true(nd_run_passes(m, &o));
-    return nd_code_new(m);
+    return nd_code_new(compiled(c, SHARDED));
 }
 
 static nd_kernels *body_of(nd_kernels *list)

@@ -1,15 +1,8 @@
 /* test_split.c - backward in two halves: what waits, and that the check sees
  * whatever is wrong with the halves.
  */
-#include "../../frontend/frontend.h"
 #include "../../passes/split.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <string.h>
+#include "compile.h"
 
 static const char *const CHAIN =
     "use nn\naxis batch = 6\naxis d = 5\naxis layers = 3\n"
@@ -32,11 +25,8 @@ static void keep_back(void *user, nd_severity severity, const char *text)
 
 static nd_module *compile(nd_ctx *c, sched_kind kind)
 {
-    nd_front_options front = {0};
     nd_options o = {0};
-    int file = nd_add_file(c, "t.nd", CHAIN, strlen(CHAIN));
-    nd_module *m = nd_frontend(c, file, &front);
-    assert_non_null(m);
+    nd_module *m = checked(c, CHAIN);
     m->plan.schedule = kind;
     assert_true(nd_run_until(m, &o, "pipeline"));
     c->sink = keep_back;
