@@ -184,6 +184,28 @@ static void a_stack_lies_over_earlier_layers(void **state)
     }
 }
 
+/* Of bf16, whose parts are half a cache line, behind the end of what a tiny
+ * gradient has. */
+static void a_stack_is_no_longer_than_the_gradients(void **state)
+{
+    static const int layers[] = {7, 23, 31};
+    (void)state;
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        nd_ctx *ctx = nd_ctx_new();
+        nd_code *c = nd_code_new(compiled(ctx, nd_fmt(ctx->arena,
+            "use nn\naxis batch = 5\naxis d = 2\naxis e = d\n"
+            "axis layers = %d\n"
+            "model m(x: f32[batch, d]) {\n"
+            "  repeat layers {\n"
+            "    own = param [d -> e] ~ normal(0.5)\n"
+            "    t = tanh(cast[bf16](sum[d](x * own)))\n"
+            "    x = x + cast[f32](rename[e -> d](t))\n  }\n"
+            "  return mean[batch, d](x * x)\n}\n", layers[i])));
+        assert_true(is_clear(c));
+        nd_ctx_free(ctx);
+    }
+}
+
 /* 64 bytes too far, or among weights. */
 static void a_stack_at_a_wrong_place_is_found(void **state)
 {
@@ -246,6 +268,7 @@ int main(void)
         cmocka_unit_test(a_gradient_that_is_there_is_found),
         cmocka_unit_test(temporaries_lie_there_as_well),
         cmocka_unit_test(a_stack_lies_over_earlier_layers),
+        cmocka_unit_test(a_stack_is_no_longer_than_the_gradients),
         cmocka_unit_test(a_stack_at_a_wrong_place_is_found),
         cmocka_unit_test(a_stack_needs_layers_in_reverse),
     };
