@@ -54,6 +54,11 @@
 #define WIDE ""
 #endif
 
+/* gcc makes one instruction of products and of the sums and differences of them
+ * that it finds side by side in straight code (vfmaddsub), whatever
+ * -ffp-contract says. */
+#define SIDE_BY_SIDE "-fno-tree-slp-vectorize"
+
 extern char **environ;
 
 enum { EXIT_INPUT = 1, EXIT_INTERNAL = 3 };
@@ -191,7 +196,7 @@ static void compile_flags(command *c)
 {
     const char *flags = getenv("NDC_CFLAGS");
     args(c, "-std=c11 -O3 " WIDE "-fopenmp-simd -fwrapv -fno-math-errno "
-            "-fno-trapping-math -ffp-contract=off");
+            "-fno-trapping-math -ffp-contract=off " SIDE_BY_SIDE);
     args(c, NDC_CFLAGS);
     args(c, flags ? flags : "");
 }

@@ -70,6 +70,13 @@ for f in $some; do
     same "$work/p.nd"
 done
 
+# With all that compilers do where nothing is asked of them.
+trained "$NDC_SOURCE/tests/codegen/diff/turned_pairs.nd" >"$work/pairs.nd"
+flags=${NDC_CFLAGS:-}
+NDC_CFLAGS=-O3
+same "$work/pairs.nd"
+NDC_CFLAGS=$flags
+
 # What those have not: dropout, noise, running sums.
 cat >"$work/rest.nd" <<'END'
 use nn
