@@ -82,6 +82,23 @@ static void name_table_extents(cg *g)
             cg_ext(g, nd_ext_of(g->c, &g->m->outputs.v[i]->in[0]->type, k));
 }
 
+/* Where LLVM makes the loops, the C compiler is told not to try hard with what
+ * is left: calls, and the products of tiles, which need it. */
+static void put_includes(const cg *g, nd_buf *out)
+{
+    bool small = g->small || g->small_bf16;
+    bool harder = small && g->llvm;
+    nd_put(out, "#include <ndrt.h>\n#include <ndrt_math.h>\n");
+    if (harder)
+        nd_put(out, "#pragma GCC push_options\n"
+                    "#pragma GCC optimize (\"O3\")\n");
+    if (small)
+        nd_put(out, "#include <ndrt_small.h>\n");
+    if (harder)
+        nd_put(out, "#pragma GCC pop_options\n");
+    nd_put(out, "\n");
+}
+
 cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
 {
     cg *g = start(m, how);
@@ -97,8 +114,7 @@ cg *cg_emit(nd_module *m, unsigned how, nd_buf *out)
     cg_count_marks(g);
     name_table_extents(g);
     cg_emit_header(g, out);
-    nd_putf(out, "#include <ndrt.h>\n#include <ndrt_math.h>\n%s\n",
-            g->small || g->small_bf16 ? "#include <ndrt_small.h>\n" : "");
+    put_includes(g, out);
     nd_put(out, "#ifdef __clang__             /* not every loop has a vector "
                 "form */\n"
                 "#pragma clang diagnostic ignored \"-Wpass-failed\"\n"

@@ -282,14 +282,14 @@ static void put_body(kir_c *p, const nd_buf *body, bool brace)
         cg_line(f, "}");
 }
 
-/* All blocks of 16, then what is left unless it is known to be nothing. */
+/* All blocks of 16, then what is left; neither if it is known to be nothing. */
 static void lane_loops(kir_c *p, const nd_buf *body, bool serial)
 {
     int base = p->f.indent;
-    int ext = p->k->loop[p->k->nloops - 1].ext;
-    int64_t fixed = p->f.g->c->exts.v[ext].fixed;
+    const nd_ext *x = &p->f.g->c->exts.v[p->k->loop[p->k->nloops - 1].ext];
     for (int rest = 0; rest < 2; rest++) {
-        if (rest && fixed >= 0 && fixed % KIR_LANES == 0)
+        if (rest ? x->fixed >= 0 && x->fixed % KIR_LANES == 0
+                 : x->max < KIR_LANES)
             continue;
         open_lanes(p, rest, serial);
         put_body(p, body, true);
