@@ -86,8 +86,19 @@ ends 1 'tensor "optimizer.2.u"' ./adam --checkpoints b --resume a
 case " ${NDC_HAVE:-} " in
 *" sanitize "*) ;;
 *" mpi "*)
-    ends 1 'tensor "optimizer.2.u"' mpirun --oversubscribe -n 2 ./adam \
-        --checkpoints b --resume a
+    for at in $((size - 20)) 3 40 $((size / 2)) $((size - 60)) $((size - 1))
+    do
+        cp good $file
+        flip $file "$at" 3
+        ends 1 'step-3.safetensors' mpirun --oversubscribe -n 2 ./adam \
+            --checkpoints b --resume a
+        [ "$(grep -c error: out)" = 1 ] || fail "mpi, byte $at: $(cat out)"
+    done
+    cp good $file
+    ends 0 'the seed is 4' mpirun --oversubscribe -n 2 ./adam \
+        --checkpoints b --resume a --save again
+    cmp whole again || fail "resumed under mpirun"
+    rm -rf b
     ;;
 esac
 cp whole bad
