@@ -1,5 +1,5 @@
 /* load.c - parameters and optimizer state from a safetensors file. Every rank
- * maps the file and takes what it needs.
+ * maps the file and takes what it needs, if it matches its checksum.
  */
 #include "ndrt_internal.h"
 
@@ -56,8 +56,48 @@ typedef struct source {
     const char *below;            /* only what is below it, by the rest of the
                                      name; or NULL */
     bool all;                     /* else only what `init = load` chose */
+    bool goes_on;                 /* with all that a run had */
     missing m;
 } source;
+
+/* NULL if there is none, or none that will do: then *s says so. */
+static const ndrt_st_tensor *find(ndrt_rank *r, source *from, const char *name,
+                                  ndrt_status *s)
+{
+    const ndrt_st_tensor *t = ndrt_st_find(&from->f, name);
+
+    if (!t)
+        add_missing(&from->m, name);
+    if (!t || ndrt_st_whole(&from->f, t))
+        return t;
+    *s = ndrt_fail(r, NDRT_EINPUT, "\"%s\" is damaged: the data of tensor "
+                   "\"%s\" do not match their checksum", from->path, name);
+    return NULL;
+}
+
+/* State that nobody would read is that of another optimizer. */
+static ndrt_status check_state(ndrt_rank *r, const source *from, int param,
+                               int64_t layer)
+{
+    const ndrt_program *p = r->program;
+    ndrt_status s = NDRT_OK;
+
+    if (p->params[param].frozen)
+        return NDRT_OK;
+    for (int kind = 1; kind < NDRT_BEFORE && s == NDRT_OK; kind++) {
+        if (ndrt_has_kind(r, param, kind))
+            continue;
+        char *name = ndrt_layer_name(p, param, layer, ndrt_kind_prefix[kind]);
+        if (!name)
+            return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
+        if (ndrt_st_find(&from->f, name))
+            s = ndrt_fail(r, NDRT_EINPUT, "\"%s\" holds \"%s\", of another "
+                          "optimizer than this run's; --load takes the "
+                          "weights alone", from->path, name);
+        free(name);
+    }
+    return s;
+}
 
 static ndrt_status load_tensor(ndrt_rank *r, source *from, int param,
                                int64_t layer, int kind)
@@ -69,11 +109,13 @@ static ndrt_status load_tensor(ndrt_rank *r, source *from, int param,
     if (!name)
         return ndrt_fail(r, NDRT_EINTERNAL, "out of memory");
     const char *rest = from->below ? name + strlen(from->below) + 1 : name;
-    const ndrt_st_tensor *t = ndrt_st_find(&from->f, rest);
-    if (!t)
-        add_missing(&from->m, rest);
+    ndrt_status s = NDRT_OK;
+    const ndrt_st_tensor *t = find(r, from, rest, &s);
     free(name);
-    ndrt_status s = t ? check_shape(r, from->path, param, t) : NDRT_OK;
+    if (t)
+        s = check_shape(r, from->path, param, t);
+    if (s == NDRT_OK && from->goes_on && kind == 0)
+        s = check_state(r, from, param, layer);
     if (!t || s != NDRT_OK)
         return s;
     ndrt_walk w = ndrt_walk_param(p, r->rank, param, layer);
@@ -99,13 +141,16 @@ static ndrt_status load_param(ndrt_rank *r, source *from, int param, int kind)
 
 static ndrt_status load_counts(ndrt_rank *r, source *from, int64_t counts[2])
 {
-    const ndrt_st_tensor *t = ndrt_st_find(&from->f, ndrt_counts_name);
+    ndrt_status s = NDRT_OK;
+    const ndrt_st_tensor *t = find(r, from, ndrt_counts_name, &s);
     float x[4] = {0};
 
-    if (!t || t->naxes != 1 || t->shape[0] != 4)
-        add_missing(&from->m, ndrt_counts_name);
-    else
+    if (t && t->naxes == 1 && t->shape[0] == 4)
         ndrt_st_floats(t, 0, 4, x);
+    else if (t)
+        add_missing(&from->m, ndrt_counts_name);
+    if (s != NDRT_OK)
+        return s;
     for (int i = 0; i < 4; i++)
         if (!(x[i] >= 0 && x[i] < NDRT_HALF) || x[i] != floorf(x[i]))
             return ndrt_fail(r, NDRT_EINPUT, "\"%s\": \"%s\" holds no counts",
@@ -137,13 +182,15 @@ static ndrt_status load_file(ndrt_rank *r, source *from, int kinds,
 
     if (s != NDRT_OK)
         return ndrt_fail(r, s, "%s", error);
+    if (counts)
+        s = load_counts(r, from, counts);
+    if (counts && s == NDRT_OK)
+        s = ndrt_notes_heed(r, &from->f, from->path, counts[0]);
     for (int kind = 0; kind < kinds && s == NDRT_OK; kind++) {
         s = load_kind(r, from, kind);
         if (kind && (kind != NDRT_BEFORE || ndrt_behind(r)))
             ndrt_take_state(r, kind);
     }
-    if (counts && s == NDRT_OK)
-        s = load_counts(r, from, counts);
     if (s == NDRT_OK && from->m.n > 0)
         s = ndrt_fail(r, NDRT_EINPUT, "\"%s\" lacks %d of the parameters: "
                       "%s%s", from->path, from->m.n, from->m.text,
@@ -163,7 +210,7 @@ ndrt_status ndrt_load(ndrt_rank *r)
 
 ndrt_status ndrt_load_all(ndrt_rank *r, const char *path, int64_t counts[2])
 {
-    source from = {.path = path, .all = true};
+    source from = {.path = path, .all = true, .goes_on = true};
 
     return load_file(r, &from, NDRT_NKINDS, counts);
 }

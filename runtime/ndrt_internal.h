@@ -32,6 +32,7 @@ typedef struct ndrt_config {
     const char *log_path, *save_path, *generate, *resume_path;
     const char *comm_path;        /* what each rank sent in a step; or NULL */
     bool load_all;                /* --load: every parameter */
+    bool seed_given;              /* --seed */
     const char *eval_path;        /* goes with --data, in either order */
     int64_t tokens;               /* to generate */
     double temperature;
@@ -525,6 +526,19 @@ ndrt_status ndrt_check_target(const char *path, char *error,
 /* What it is called until then; malloc'ed, NULL: no memory. */
 char *ndrt_tmp_name(const char *path);
 
+/* ---- checksum.c: in the header of a safetensors file -------------------- */
+
+extern const char ndrt_sums_key[];                 /* of the metadata */
+bool ndrt_is_note(const char *key);                /* is it one of ours? */
+size_t ndrt_sums_length(int ntensors);             /* of their text */
+/* Where they stand in the header; 0: there are none. */
+size_t ndrt_sums_at(const char *header, size_t len);
+uint32_t ndrt_sum(const void *x, size_t bytes);
+uint32_t ndrt_sum_header(const char *header, size_t len, size_t sums);
+/* The i-th of the text; 0 is the header's. */
+void ndrt_put_sum(char *sums, int i, uint32_t sum);
+bool ndrt_is_sum(const char *sums, int i, uint32_t sum);
+
 /* ---- safetensors.c: the file format ----------------------------------- */
 
 typedef enum {
@@ -544,6 +558,7 @@ typedef struct ndrt_st_file {
     void *map;
     size_t bytes;
     void *header;                 /* json_t; owns the names */
+    const char *sums;             /* checksums, or NULL: it has none */
     int nowned;                   /* .npz: names, and data unpacked */
     void **owned;
     int n;
@@ -567,24 +582,52 @@ void ndrt_st_close(ndrt_st_file *f);
 const ndrt_st_tensor *ndrt_st_find(const ndrt_st_file *f, const char *name);
 const char *ndrt_st_type_name(ndrt_st_type t);
 size_t ndrt_st_type_size(ndrt_st_type t);
+size_t ndrt_st_bytes(const ndrt_st_tensor *t);     /* of its data */
+/* Do the data match their checksum, if the file has them? */
+bool ndrt_st_whole(const ndrt_st_file *f, const ndrt_st_tensor *t);
 /* n elements from element `at` on. */
 void ndrt_st_floats(const ndrt_st_tensor *t, int64_t at, int64_t n,
                     float *out);
 int64_t ndrt_st_int(const ndrt_st_tensor *t, int64_t at);  /* no float type */
 
+typedef enum {                    /* of the run that wrote it; see notes.c */
+    NDRT_NOTE_HOLDS, NDRT_NOTE_SEED, NDRT_NOTE_OPTIMIZER, NDRT_NOTE_INPUTS,
+    NDRT_NOTE_DATA, NDRT_NNOTES
+} ndrt_note;
+typedef struct ndrt_notes {
+    char *text[NDRT_NNOTES];      /* NULL: is not noted */
+} ndrt_notes;
+const char *ndrt_st_note(const ndrt_st_file *f, ndrt_note note);   /* or NULL */
+
 typedef struct ndrt_st_writer {
     FILE *f;
     char *path, *tmp;
+    char *header;                 /* its text, to be completed: */
+    size_t header_bytes, sums;    /* where the checksums stand in it */
+    int written;                  /* tensors */
 } ndrt_st_writer;
-/* All tensors are F32; their data follows in the order given. The file takes
- * its name in ndrt_st_finish; until then nothing is at `path`. */
+/* All tensors are F32; their data follow in the order given, a call for each.
+ * The file takes its name in ndrt_st_finish; until then nothing is at `path`.
+ */
 ndrt_status ndrt_st_create(ndrt_st_writer *w, const char *path,
-                           const ndrt_st_tensor *t, int n, char *error,
+                           const ndrt_st_tensor *t, int n,
+                           const ndrt_notes *notes, char *error,
                            size_t error_size);
 ndrt_status ndrt_st_write(ndrt_st_writer *w, const float *x, int64_t n,
                           char *error, size_t error_size);
 ndrt_status ndrt_st_finish(ndrt_st_writer *w, char *error, size_t error_size);
 void ndrt_st_cancel(ndrt_st_writer *w);
+
+/* ---- notes.c: what a file says of the run that wrote it ----------------- */
+
+extern const char *const ndrt_note_key[];          /* in the metadata */
+/* False if there is no memory. Free them in any case. */
+bool ndrt_notes_make(const ndrt_rank *r, bool checkpoint, ndrt_notes *n);
+void ndrt_notes_free(ndrt_notes *n);
+/* Can the run go on from this file, which was written after that step? Takes
+ * over its seed, and tells of other data. */
+ndrt_status ndrt_notes_heed(ndrt_rank *r, const ndrt_st_file *f,
+                            const char *path, int64_t step);
 
 /* ---- npz.c: the same from a zip of .npy files -------------------------- */
 

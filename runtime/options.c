@@ -41,7 +41,9 @@ static const struct {
               "(.safetensors)"},
     [CHECKPOINTS] = {"--checkpoints", "DIR", "where the source's `checkpoint` "
                      "goes"},
-    [RESUME] = {"--resume", "DIR", "go on from the last checkpoint there"},
+    [RESUME] = {"--resume", "DIR", "go on from the last checkpoint there, with "
+                "its seed; with\n                       the same optimizer and "
+                "sizes of inputs"},
     [GENERATE] = {"--generate", "TEXT", "continue this text, after training "
                   "and saving"},
     [TOKENS] = {"--tokens", "N", "bytes to generate (200)"},
@@ -193,6 +195,7 @@ static bool set(ndrt_config *c, option_id id, const char *v)
         c->eval_path = v;
         return true;
     case SEED:
+        c->seed_given = true;
         return to_seed(v, &t->seed);
     case LR:
         if (!to_double(v, &t->lr))
@@ -395,6 +398,11 @@ ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
                        .temperature = 1.0};
     for (int i = 1; i < argc && s == NDRT_OK && !c->done; i++)
         s = one(p, argc, argv, &i, c, out ? out : sink, err ? err : sink);
+    if (s == NDRT_OK && !c->done && c->load_all && c->resume_path) {
+        fprintf(err ? err : sink, "%s: error: --load and --resume both say "
+                "which weights to begin with: give one\n", p->name);
+        s = NDRT_EUSAGE;
+    }
     if (c->eval_path)
         c->train.eval_path = c->eval_path;
     if (sink)

@@ -8,7 +8,7 @@
  * Nothing in a header is trusted: sizes are multiplied with overflow checks
  * and must equal the offsets' difference. Together the tensors cover the data
  * exactly, without a gap, an overlap or a rest; the header may list them in any
- * order.
+ * order. What is written has notes (notes.c) and checksums (checksum.c).
  */
 #include "ndrt_internal.h"
 #include "ndrt_math.h"
@@ -120,10 +120,19 @@ static ndrt_status check_metadata(reader *rd, const json_t *j)
     json_t *v;
     bool ok = json_is_object(j);
 
-    json_object_foreach((json_t *)j, key, v)
+    bool ours = false;
+
+    json_object_foreach((json_t *)j, key, v) {
         ok = ok && json_is_string(v);
-    return ok ? NDRT_OK : BAD(rd, "\"%s\": __metadata__ is not an object of "
-                              "strings", rd->path);
+        ours = ours || ndrt_is_note(key);
+    }
+    if (!ok)
+        return BAD(rd, "\"%s\": __metadata__ is not an object of strings",
+                   rd->path);
+    rd->f->sums = json_string_value(json_object_get(j, ndrt_sums_key));
+    if (ours && !rd->f->sums)
+        return BAD(rd, "\"%s\" is damaged: its checksums are lost", rd->path);
+    return NDRT_OK;
 }
 
 static ndrt_status read_entries(reader *rd, const unsigned char *data,
@@ -148,7 +157,7 @@ static ndrt_status read_entries(reader *rd, const unsigned char *data,
     return s;
 }
 
-static size_t bytes_of(const ndrt_st_tensor *t)
+size_t ndrt_st_bytes(const ndrt_st_tensor *t)
 {
     size_t n = types[t->type].size;
 
@@ -164,7 +173,7 @@ static int by_place(const void *a, const void *b)
 
     if (x->data != y->data)
         return x->data < y->data ? -1 : 1;
-    return (bytes_of(x) > 0) - (bytes_of(y) > 0);
+    return (ndrt_st_bytes(x) > 0) - (ndrt_st_bytes(y) > 0);
 }
 
 static ndrt_status check_cover(reader *rd, const unsigned char *data,
@@ -179,12 +188,33 @@ static ndrt_status check_cover(reader *rd, const unsigned char *data,
             return BAD(rd, "\"%s\": the data of tensor \"%s\" %s",
                        rd->path, f->t[i].name, f->t[i].data < at
                        ? "overlap another tensor's" : "follow a gap");
-        at += bytes_of(&f->t[i]);
+        at += ndrt_st_bytes(&f->t[i]);
     }
     uint64_t rest = avail - (uint64_t)(at - data);
     return rest == 0 ? NDRT_OK : BAD(
         rd, "\"%s\": %llu bytes after the last tensor", rd->path,
         (unsigned long long)rest);
+}
+
+/* Before its text is believed. */
+static ndrt_status check_header(reader *rd, const char *header, size_t len)
+{
+    size_t at = ndrt_sums_at(header, len);
+
+    if (at && !ndrt_is_sum(header + at, 0, ndrt_sum_header(header, len, at)))
+        return BAD(rd, "\"%s\" is damaged: the header does not match its "
+                   "checksum", rd->path);
+    return NDRT_OK;
+}
+
+static ndrt_status check_sums(reader *rd)
+{
+    const ndrt_st_file *f = rd->f;
+
+    if (f->sums && strlen(f->sums) != ndrt_sums_length(f->n))
+        return BAD(rd, "\"%s\" is damaged: its checksums are not those of %d "
+                   "tensors", rd->path, f->n);
+    return NDRT_OK;
 }
 
 static ndrt_status read_header(reader *rd)
@@ -203,6 +233,9 @@ static ndrt_status read_header(reader *rd)
         return BAD(rd, "\"%s\" is no safetensors file, or cut short: a header "
                    "of %llu bytes in a file of %zu", rd->path,
                    (unsigned long long)len, f->bytes);
+    ndrt_status s = check_header(rd, (const char *)p + 8, (size_t)len);
+    if (s != NDRT_OK)
+        return s;
     f->header = json_loadb((const char *)p + 8, (size_t)len,
                            JSON_REJECT_DUPLICATES, &je);
     if (!json_is_object((json_t *)f->header))
@@ -213,8 +246,10 @@ static ndrt_status read_header(reader *rd)
         snprintf(rd->error, rd->error_size, "out of memory");
         return NDRT_EINTERNAL;
     }
-    ndrt_status s = read_entries(rd, p + 8 + len, f->bytes - 8 - len);
-    return s == NDRT_OK ? check_cover(rd, p + 8 + len, f->bytes - 8 - len) : s;
+    s = read_entries(rd, p + 8 + len, f->bytes - 8 - len);
+    if (s == NDRT_OK)
+        s = check_cover(rd, p + 8 + len, f->bytes - 8 - len);
+    return s == NDRT_OK ? check_sums(rd) : s;
 }
 
 ndrt_status ndrt_read_file(ndrt_reader *rd,
@@ -260,6 +295,19 @@ const ndrt_st_tensor *ndrt_st_find(const ndrt_st_file *f, const char *name)
         if (strcmp(f->t[i].name, name) == 0)
             return &f->t[i];
     return NULL;
+}
+
+const char *ndrt_st_note(const ndrt_st_file *f, ndrt_note note)
+{
+    const json_t *all = json_object_get(f->header, "__metadata__");
+
+    return json_string_value(json_object_get(all, ndrt_note_key[note]));
+}
+
+bool ndrt_st_whole(const ndrt_st_file *f, const ndrt_st_tensor *t)
+{
+    return !f->sums || ndrt_is_sum(f->sums, (int)(t - f->t) + 1,
+                                   ndrt_sum(t->data, ndrt_st_bytes(t)));
 }
 
 /* ---- elements --------------------------------------------------------- */
@@ -336,11 +384,39 @@ int64_t ndrt_st_int(const ndrt_st_tensor *t, int64_t at)
 
 /* ---- writing ---------------------------------------------------------- */
 
-static json_t *header_of(const ndrt_st_tensor *t, int n)
+/* Notes, and room for the checksums. */
+static json_t *metadata_of(const ndrt_notes *notes, int n)
+{
+    json_t *m = json_object();
+    size_t len = ndrt_sums_length(n);
+    char *room = malloc(len);
+    bool ok = m && room;
+
+    if (room)
+        memset(room, ' ', len);
+    for (int k = 0; ok && k < NDRT_NNOTES; k++)
+        if (notes->text[k])
+            ok = json_object_set_new(m, ndrt_note_key[k],
+                                     json_string(notes->text[k])) == 0;
+    ok = ok && json_object_set_new(m, ndrt_sums_key,
+                                   json_stringn(room, len)) == 0;
+    free(room);
+    if (ok)
+        return m;
+    json_decref(m);
+    return NULL;
+}
+
+static json_t *header_of(const ndrt_st_tensor *t, int n,
+                         const ndrt_notes *notes)
 {
     json_t *h = json_object();
     json_int_t at = 0;
 
+    if (json_object_set_new(h, "__metadata__", metadata_of(notes, n)) < 0) {
+        json_decref(h);
+        return NULL;
+    }
     for (int i = 0; h && i < n; i++) {
         json_t *shape = json_array();
         json_int_t bytes = (json_int_t)types[t[i].type].size;
@@ -369,38 +445,64 @@ static ndrt_status write_failed(ndrt_st_writer *w, char *error, size_t size)
 }
 
 /* Spaces round the header up, so that the data are aligned to 8 bytes. */
-static bool write_header(FILE *f, const char *text)
+static char *round_up(char *text, size_t *all)
 {
-    size_t len = strlen(text), all = (len + 7) / 8 * 8;
+    size_t len = text ? strlen(text) : 0;
+    char *t = text ? realloc(text, len + 8) : NULL;
+
+    *all = (len + 7) / 8 * 8;
+    if (t)
+        memset(t + len, ' ', *all - len);
+    else
+        free(text);
+    return t;
+}
+
+static bool write_header(const ndrt_st_writer *w)
+{
     unsigned char head[8];
 
     for (int i = 0; i < 8; i++)
-        head[i] = (unsigned char)((uint64_t)all >> 8 * i);
-    return fwrite(head, 1, sizeof head, f) == sizeof head &&
-           fwrite(text, 1, len, f) == len &&
-           fwrite("        ", 1, all - len, f) == all - len;
+        head[i] = (unsigned char)((uint64_t)w->header_bytes >> 8 * i);
+    return fwrite(head, 1, sizeof head, w->f) == sizeof head &&
+           fwrite(w->header, 1, w->header_bytes, w->f) == w->header_bytes;
+}
+
+/* Once more, with the checksums. */
+static bool write_sums(ndrt_st_writer *w)
+{
+    ndrt_put_sum(w->header + w->sums, 0,
+                 ndrt_sum_header(w->header, w->header_bytes, w->sums));
+    return fseeko(w->f, 0, SEEK_SET) == 0 && write_header(w);
+}
+
+static void forget(ndrt_st_writer *w)
+{
+    free(w->path);
+    free(w->tmp);
+    free(w->header);
+    *w = (ndrt_st_writer){0};
 }
 
 ndrt_status ndrt_st_create(ndrt_st_writer *w, const char *path,
-                           const ndrt_st_tensor *t, int n, char *error,
+                           const ndrt_st_tensor *t, int n,
+                           const ndrt_notes *notes, char *error,
                            size_t error_size)
 {
-    json_t *h = header_of(t, n);
+    json_t *h = header_of(t, n, notes);
     char *text = h ? json_dumps(h, JSON_COMPACT) : NULL;
 
     *w = (ndrt_st_writer){.path = strdup(path), .tmp = ndrt_tmp_name(path)};
     json_decref(h);
-    if (!text || !w->path || !w->tmp) {
-        free(text);
-        free(w->path);
-        free(w->tmp);
-        *w = (ndrt_st_writer){0};
+    w->header = round_up(text, &w->header_bytes);
+    if (!w->header || !w->path || !w->tmp) {
+        forget(w);
         snprintf(error, error_size, "out of memory for a header");
         return NDRT_EINTERNAL;
     }
     w->f = fopen(w->tmp, "wbe");
-    bool ok = w->f && write_header(w->f, text);
-    free(text);
+    w->sums = ndrt_sums_at(w->header, w->header_bytes);
+    bool ok = w->f && write_header(w);
     return ok ? NDRT_OK : write_failed(w, error, error_size);
 }
 
@@ -409,21 +511,21 @@ ndrt_status ndrt_st_write(ndrt_st_writer *w, const float *x, int64_t n,
 {
     if (fwrite(x, sizeof *x, (size_t)n, w->f) != (size_t)n)
         return write_failed(w, error, error_size);
+    ndrt_put_sum(w->header + w->sums, ++w->written,
+                 ndrt_sum(x, (size_t)n * sizeof *x));
     return NDRT_OK;
 }
 
 /* The data are on disk before the name is: a crash leaves the old file. */
 ndrt_status ndrt_st_finish(ndrt_st_writer *w, char *error, size_t error_size)
 {
-    bool ok = fflush(w->f) == 0 && fsync(fileno(w->f)) == 0;
+    bool ok = write_sums(w) && fflush(w->f) == 0 && fsync(fileno(w->f)) == 0;
 
     ok = fclose(w->f) == 0 && ok;
     w->f = NULL;
     if (!ok || rename(w->tmp, w->path) < 0)
         return write_failed(w, error, error_size);
-    free(w->path);
-    free(w->tmp);
-    *w = (ndrt_st_writer){0};
+    forget(w);
     return NDRT_OK;
 }
 
@@ -433,7 +535,5 @@ void ndrt_st_cancel(ndrt_st_writer *w)
         fclose(w->f);
     if (w->tmp)
         unlink(w->tmp);
-    free(w->path);
-    free(w->tmp);
-    *w = (ndrt_st_writer){0};
+    forget(w);
 }

@@ -150,6 +150,20 @@ static ndrt_status fill(ndrt_rank *r, const list *l, int i, float *whole,
     return gather_tensor(r, l->param[i], l->layer[i], kind, whole, piece);
 }
 
+static ndrt_status create(ndrt_rank *r, const list *l, const char *path,
+                          ndrt_st_writer *w)
+{
+    char error[sizeof r->state->error];
+    ndrt_status s = NDRT_EINTERNAL;
+    ndrt_notes notes;
+
+    snprintf(error, sizeof error, "out of memory for notes");
+    if (ndrt_notes_make(r, l->n > 0 && l->kind[l->n - 1] < 0, &notes))
+        s = ndrt_st_create(w, path, l->t, l->n, &notes, error, sizeof error);
+    ndrt_notes_free(&notes);
+    return s == NDRT_OK ? s : ndrt_fail(r, s, "%s", error);
+}
+
 static ndrt_status save_list(ndrt_rank *r, const list *l, const char *path,
                              float *whole, float *piece)
 {
@@ -159,9 +173,9 @@ static ndrt_status save_list(ndrt_rank *r, const list *l, const char *path,
     ndrt_status s = NDRT_OK;
 
     if (first)
-        s = ndrt_st_create(&w, path, l->t, l->n, error, sizeof error);
+        s = create(r, l, path, &w);
     /* a full disk is noticed on rank 0 alone; nobody sends then */
-    s = ndrt_agree(r, s == NDRT_OK ? s : ndrt_fail(r, s, "%s", error));
+    s = ndrt_agree(r, s);
     for (int i = 0; i < l->n && s == NDRT_OK; i++) {
         int64_t n = 1;
         for (int a = 0; a < l->t[i].naxes; a++)

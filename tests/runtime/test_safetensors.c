@@ -41,12 +41,14 @@ static void test_round_trip(void **state)
         {.name = "a.w", .naxes = 2, .shape = {2, 3}},
         {.name = "scalar \"quoted\"", .naxes = 0},
         {.name = "empty", .naxes = 2, .shape = {0, 5}}};
+    const ndrt_notes notes = {.text = {[NDRT_NOTE_SEED] = (char[]){"4"}}};
     ndrt_st_writer w;
     ndrt_st_file f;
     float x[6];
 
     (void)state;
-    assert_int_equal(ndrt_st_create(&w, path, t, 3, error, sizeof error),
+    assert_int_equal(ndrt_st_create(&w, path, t, 3, &notes, error,
+                                    sizeof error),
                      NDRT_OK);
     assert_int_equal(ndrt_st_write(&w, a, 6, error, sizeof error), NDRT_OK);
     assert_int_equal(access(path, F_OK), -1);      /* not before the end */
@@ -72,19 +74,21 @@ static void test_round_trip(void **state)
 static void test_cancel(void **state)
 {
     const ndrt_st_tensor t = {.name = "a", .naxes = 1, .shape = {1}};
+    const ndrt_notes notes = {0};
     char tmp[80];
     ndrt_st_writer w;
 
     (void)state;
     write_file("old", 3);
-    assert_int_equal(ndrt_st_create(&w, path, &t, 1, error, sizeof error),
+    assert_int_equal(ndrt_st_create(&w, path, &t, 1, &notes, error,
+                                    sizeof error),
                      NDRT_OK);
     ndrt_st_cancel(&w);
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
     assert_int_equal(access(tmp, F_OK), -1);
     assert_int_equal(access(path, F_OK), 0);       /* the old file stays */
-    assert_int_equal(ndrt_st_create(&w, "/nowhere/x", &t, 1, error,
-                                    sizeof error), NDRT_EINPUT);
+    assert_int_equal(ndrt_st_create(&w, "/nowhere/x", &t, 1, &notes,
+                                    error, sizeof error), NDRT_EINPUT);
     assert_non_null(strstr(error, "/nowhere/x"));
 }
 
@@ -230,6 +234,53 @@ static void test_every_prefix(void **state)
     }
 }
 
+/* No bit of what we write can turn over unnoticed, in notes, names, checksums
+ * or data. */
+static void test_every_bit(void **state)
+{
+    static const float a[3] = {1, -2, 3.5f}, b[1] = {7};
+    const ndrt_st_tensor t[3] = {
+        {.name = "a.w", .naxes = 1, .shape = {3}},
+        {.name = "empty", .naxes = 1, .shape = {0}},
+        {.name = "\"ndc.crc32\":\"", .naxes = 0}};
+    const ndrt_notes notes = {.text = {
+        [NDRT_NOTE_HOLDS] = (char[]){"weights"}}};
+    unsigned char x[600];
+    ndrt_st_writer w;
+    ndrt_st_file f;
+
+    (void)state;
+    assert_int_equal(ndrt_st_create(&w, path, t, 3, &notes, error,
+                                    sizeof error), NDRT_OK);
+    ndrt_st_write(&w, a, 3, error, sizeof error);
+    ndrt_st_write(&w, a, 0, error, sizeof error);
+    ndrt_st_write(&w, b, 1, error, sizeof error);
+    assert_int_equal(ndrt_st_finish(&w, error, sizeof error), NDRT_OK);
+    FILE *in = fopen(path, "rb");
+    const size_t n = fread(x, 1, sizeof x, in);
+    fclose(in);
+    for (size_t i = 0; i <= n * 8; i++) {          /* in the end, none */
+        bool whole = true;
+        if (i < n * 8)
+            x[i / 8] ^= (unsigned char)(1 << i % 8);
+        write_file(x, n);
+        if (i < n * 8)
+            x[i / 8] ^= (unsigned char)(1 << i % 8);
+        if (ndrt_st_open(&f, path, error, sizeof error) == NDRT_OK) {
+            assert_int_equal(f.n, 3);
+            for (int k = 0; k < f.n; k++)
+                whole = whole && ndrt_st_whole(&f, &f.t[k]);
+            ndrt_st_close(&f);
+        } else {
+            assert_non_null(strstr(error, path));
+            whole = false;
+        }
+        if (whole != (i == n * 8))
+            fail_msg("bit %zu of byte %zu", i % 8, i / 8);
+    }
+    unlink(path);
+}
+
 static void test_types(void **state)
 {
     static const unsigned char d[8] = {0, 0x3c, 0, 0xfc, 1, 0, 0x80, 0x3f};
@@ -259,6 +310,7 @@ int main(void)
         cmocka_unit_test(test_cover),
         cmocka_unit_test(test_metadata),
         cmocka_unit_test(test_every_prefix),
+        cmocka_unit_test(test_every_bit),
         cmocka_unit_test(test_types),
     };
 
