@@ -39,21 +39,14 @@ typedef struct verdict {
 
 /* ---- one mesh ------------------------------------------------------------ */
 
-/* Zeros are equal to zeros, whatever the plan makes of the program. */
-static bool is_flat(const nd_answers *x)
-{
-    for (int k = 0; k < ND_PROVE_STEPS; k++)
-        if (x->norm[k] > 0)
-            return false;
-    return true;
-}
-
-static bool prove(const vf_request *q, const nd_front_options *f, verdict *v)
+static bool prove(const vf_request *q, const nd_front_options *f, int turn,
+                  verdict *v)
 {
     nd_module *one = vf_compile(q, f, "autodiff", &v->why);
     v->m = one ? vf_compile(q, f, "all", &v->why) : NULL;
-    nd_answers *x = v->m ? nd_answers_new(one, one->train.seed) : NULL;
-    v->flat = x && is_flat(x);
+    nd_answers *x = v->m ? nd_answers_new(one, one->train.seed + (uint64_t)turn)
+                      : NULL;
+    v->flat = x && nd_answers_flat(x);
     if (v->flat)
         v->why = "ndc: error: on one device every gradient is 0 in every step: "
                  "there is nothing to compare\n";
@@ -94,7 +87,7 @@ static int fewer_microbatches(const nd_module *m)
 }
 
 /* Small sizes that leave nothing to compare (`where = targets > 3` in a
- * vocabulary of 3) are tried again larger. */
+ * vocabulary of 3) are tried again larger, and with other numbers. */
 static void judge(const vf_request *q, bool keep_sizes, verdict *v)
 {
     *v = (verdict){0};
@@ -119,7 +112,7 @@ static void judge(const vf_request *q, bool keep_sizes, verdict *v)
         nd_ctx_free(m->ctx);
         return;
     }
-    int least = VF_LEAST;
+    int least = VF_LEAST, turn = 0;
     vf_request few = *q;
     v->microbatches = m->plan.microbatches;
     if (!keep_sizes && fewer_microbatches(m) < v->microbatches) {
@@ -139,9 +132,9 @@ static void judge(const vf_request *q, bool keep_sizes, verdict *v)
             v->nsizes = vf_shrink(&few, m, least, &v->size);
             f = vf_sized(&few, v->nsizes, v->size);
         }
-        v->equal = prove(q, &f, v) && v->proof.equal;
+        v->equal = prove(q, &f, turn++, v) && v->proof.equal;
         least *= GROW;
-    } while (v->flat && !keep_sizes && least <= GROWN);
+    } while (v->flat && least <= GROWN);
     nd_ctx_free(m->ctx);
 }
 

@@ -781,6 +781,8 @@ typedef struct nd_piece {
 typedef struct nd_eval_options {
     bool f32;                        /* round every result to float */
     bool exact;                      /* round nothing, bf16 and f16 neither */
+    bool coarse;                     /* exact, but on a grid of 24 bits that 1
+                                        is not on: shows what rounding does */
     bool training;                   /* dropout on */
     uint64_t seed;
     int64_t step;
@@ -814,8 +816,10 @@ const nd_op *nd_too_large(nd_module *m);
  * in [0, 1), integers below their limit. */
 nd_tensor *nd_made_up(nd_module *m, const nd_value *input, uint64_t seed,
                       int64_t step);
-/* Then leaves out some elements, more of them in later rows: indices become
- * what the program ignores, if it ignores anything, other integers 0. */
+/* Then most integers of an input that is compared with constants become one of
+ * these or what is beside it, if they may; and some elements are left out, more
+ * of them in later rows: indices become what the program ignores, if it ignores
+ * anything, other integers 0. */
 void nd_leave_out(nd_module *m, const nd_value *input, uint64_t seed,
                   int64_t step, nd_tensor *t);
 

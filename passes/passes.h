@@ -815,6 +815,10 @@ typedef struct nd_answers {
     nd_tensor **outputs[ND_PROVE_STEPS];
     nd_tensor **grads[ND_PROVE_STEPS];       /* by parameter */
     nd_tensor **weights[ND_PROVE_STEPS + 1]; /* before and after each step */
+    struct {                         /* what rounding may do to each, in any */
+        double loss, norm;           /* step; by output, by parameter */
+        double *outputs, *grads;
+    } slack;
 } nd_answers;
 
 typedef struct nd_proof_row {        /* of a parameter */
@@ -837,6 +841,8 @@ typedef struct nd_proof {
 /* NULL after an error. */
 nd_answers *nd_answers_new(nd_module *m, uint64_t seed);
 void nd_answers_free(nd_answers *x);
+/* Is every gradient 0, but for rounding? */
+bool nd_answers_flat(const nd_answers *x);
 /* Runs the same steps on all ranks and compares. False if that failed, which
  * was reported. */
 bool nd_prove(const nd_answers *x, nd_code *c, nd_proof *out);

@@ -165,6 +165,7 @@ static void close_open(nd_sh *s, nd_op *op)
             continue;
         nd_type t = op->in[!i]->type;
         t.dtype = op->in[i]->type.dtype;
+        t.max = 0;
         if (!accumulates(op->in[i], op))
             t.sum = op->in[i]->type.sum;
         op->in[i]->type = t;
@@ -392,6 +393,14 @@ static void repeat(nd_sh *s, nd_sh_level *lv, nd_op *op)
     nd_note_turns(s->m, op);
 }
 
+/* The step ends with the sum of the ranks' losses, never with the largest. */
+static void loss(nd_sh *s, nd_sh_level *lv, const nd_op *op)
+{
+    nd_value *l = s->m->loss;
+    if (l && !s->failed && l->def == op && l->type.max)
+        s->m->loss = nd_sh_settle_max(s, lv, l);
+}
+
 static void block(nd_sh *s, nd_sh_level *up, nd_block *b)
 {
     nd_sh_level lv = {up, b, 0};
@@ -418,6 +427,7 @@ static void block(nd_sh *s, nd_sh_level *up, nd_block *b)
         default:
             computing_op(s, &lv, op);
         }
+        loss(s, &lv, op);
     }
 }
 

@@ -97,5 +97,7 @@ void nd_sh_tell(nd_sh *s);
  * collectives and slices where no such copy exists. */
 nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
                         const nd_type *want);
+/* v, which the op at lv->at has just made, without its pending maximum. */
+nd_value *nd_sh_settle_max(nd_sh *s, nd_sh_level *lv, nd_value *v);
 
 #endif

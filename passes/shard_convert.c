@@ -190,6 +190,15 @@ static nd_value *settle(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v,
     return r;
 }
 
+/* A pending maximum becomes the largest of all ranks before anything else. */
+static nd_value *all_max(nd_sh *s, nd_builder *b, nd_sh_info *info, nd_value *v)
+{
+    nd_sh_move all = {.kind = OP_ALL_REDUCE, .mesh = v->type.max};
+    v = collective(s, b, v, &all, RED_MAX);
+    ND_PUSH(s->m->ctx->arena, &info->variants, v);
+    return v;
+}
+
 static nd_value *move(nd_sh *s, nd_sh_level *lv, nd_builder *b,
                       nd_sh_info *info, nd_value *v, const nd_type *wanted)
 {
@@ -199,9 +208,7 @@ static nd_value *move(nd_sh *s, nd_sh_level *lv, nd_builder *b,
     copies c = copies_of(info, v, want);
     nd_sh_path path;
     if (v->type.max && !c.n) {
-        nd_sh_move all = {.kind = OP_ALL_REDUCE, .mesh = v->type.max};
-        v = collective(s, b, v, &all, RED_MAX);
-        ND_PUSH(s->m->ctx->arena, &info->variants, v);
+        v = all_max(s, b, info, v);
         c = copies_of(info, v, want);
     }
     if (v->type.sum & ~want->sum & micro)
@@ -343,4 +350,14 @@ nd_value *nd_sh_convert(nd_sh *s, nd_sh_level *lv, nd_value *v,
         return v;
     ND_PUSH(s->m->ctx->arena, &info->variants, r);
     return r;
+}
+
+nd_value *nd_sh_settle_max(nd_sh *s, nd_sh_level *lv, nd_value *v)
+{
+    const nd_op *def = v->def;
+    nd_builder b = {.m = s->m, .block = lv->block, .at = ++lv->at,
+                    .phase = def->phase, .loc = def->loc, .path = def->path};
+    v = all_max(s, &b, nd_sh_info_of(s, v), v);
+    lv->at = b.at - 1;
+    return v;
 }

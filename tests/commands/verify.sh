@@ -155,6 +155,52 @@ sed 's/FIRST/99/' masked.nd >nothing.nd
 expect 1 'every gradient is 0 in every step' nothing.nd
 expect 1 'every gradient is 0 in every step' nothing.nd --no-shrink
 expect 1 'not compared: on one device' nothing.nd --all
+
+# Integers that index nothing are what they are compared with, at times.
+cat >kinds.nd <<'ND'
+axis batch = 4
+axis d = 3
+model m(x: f32[batch, d], t: i32[batch]) {
+  w = param [d] ~ normal(1.0)
+  return mean[batch](sum[d](x * w), where = CHOSEN)
+}
+plan {
+  mesh  dp = 2
+  shard batch -> dp
+}
+ND
+for chosen in 't == 1' 't == 7' '1000 == t' 't > 250' 't < 0' 't != 0' \
+    'cast[f32](t) == 3.0' 'cast[bool](t)' 't == 3 or t == 90'; do
+    sed "s/CHOSEN/$chosen/" kinds.nd >kind.nd
+    expect 0 'equal to one device' kind.nd
+done
+# An index of a large vocabulary, as far as it may.
+sed 's/FIRST/3/; s/y > 3/y == 2/' masked.nd >picked.nd
+expect 0 'vocab 3 (29)' picked.nd
+
+# Gradients that are 0 because terms cancel are so but for rounding: alone they
+# prove nothing, beside others they count as zeros.
+cat >cancel.nd <<'ND'
+axis batch = 4
+axis d = 6
+use nn
+model m(x: f32[batch, d]) {
+  w = param [d] ~ normal(0.7)
+  return mean[batch](mean[d](softmax[d](w)) * x[d: 0])
+}
+plan {
+  mesh  a = 2
+  shard d -> a
+}
+ND
+expect 1 'every gradient is 0 in every step' cancel.nd
+sed 's/  return/  v = param [d] ~ ones\n  return 1e-5 * sum[d](v) +/' \
+    cancel.nd >beside.nd
+expect 0 'equal to one device' beside.nd
+grep -q '^w .* (always 0)$' out || {
+    fail "a gradient that is 0 but for rounding"
+    cat out
+}
 [ -e /dev/full ] && {
     "$ndc" verify small.nd >/dev/full 2>out
     [ $? -eq 1 ] && grep -q 'cannot write' out ||
