@@ -253,7 +253,7 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
     bool launched = ndrt_under_launcher();
     bool speak = !launched || ndrt_launcher_first();
     ndrt_config config;
-    char *said = NULL;            /* for the case that only this rank is wrong */
+    char *said = NULL;            /* told if only this rank is wrong */
     size_t size;
 
     if (!ndrt_cpu_serves(p, speak ? stderr : NULL))
