@@ -678,6 +678,8 @@ int64_t ndrt_step_tokens(const ndrt_program *p);   /* unique ones */
 ndrt_status ndrt_check_id(ndrt_rank *r, const ndrt_source *f, int input,
                           int64_t v, int64_t where);
 void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not here */
+/* Can text give all inputs? */
+bool ndrt_takes_text(const ndrt_program *p);
 ndrt_status ndrt_windows_open(ndrt_rank *r, ndrt_source *f);
 ndrt_status ndrt_windows_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_source *f);
