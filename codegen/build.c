@@ -280,6 +280,47 @@ static command compile_command(nd_ctx *ctx, const char *const *in,
     return c;
 }
 
+/* Does it compile anything with these flags? If not, it has said why. */
+static bool works(nd_ctx *ctx, const char *source, const char *half,
+                  const char *cpu)
+{
+    static const char nothing[] = "int main(void) { return 0; }\n";
+    const char *const in[] = {source, NULL};
+    command c = compile_command(ctx, in, half, cpu);
+    posix_spawn_file_actions_t quiet;
+    if (!write_file(ctx, source, nothing, sizeof nothing - 1))
+        return true;
+    posix_spawn_file_actions_init(&quiet);
+    posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
+    int status = run(&c, &quiet);
+    posix_spawn_file_actions_destroy(&quiet);
+    unlink(source);
+    return status == 0;
+}
+
+/* Only a program that it refuses while it takes another one is our fault. */
+static int explain(nd_ctx *ctx, const char *c_path, const char *half,
+                   const char *cpu)
+{
+    const char *source = nd_fmt(ctx->arena, "%s.c", half);
+    const char *const in[] = {c_path, NULL};
+    command c = compile_command(ctx, in, half, cpu);
+    if (works(ctx, source, half, cpu)) {
+        nd_error(ctx, (nd_loc){0}, "internal error: the C compiler refused the "
+                 "generated program; it is kept in '%s'", c_path);
+        return EXIT_INTERNAL;
+    }
+    nd_buf line = {.arena = ctx->arena};
+    for (int i = 0; i < c.v.n; i++)
+        nd_putf(&line, "%s%s", i ? " " : "", c.v.v[i]);
+    nd_error(ctx, (nd_loc){0}, "the C compiler `%s` does not compile an empty "
+             "program either; see CC and NDC_CFLAGS, and what it said above",
+             c.v.v[0]);
+    nd_note(ctx, (nd_loc){0}, "it was run as: %s", line.s);
+    return EXIT_INPUT;
+}
+
 /* The exit status of the compiler, or -1. */
 static int compile(nd_ctx *ctx, const char *const *in, bool calls_alone,
                    const char *half, const char *cpu, const char **cc)
@@ -311,13 +352,12 @@ static int build(nd_ctx *ctx, const char *c_path, const cg_apart *apart,
     for (int i = 0; apart && rest[i]; i++)
         unlink(rest[i]);
     if (status < 0)
-        nd_error(ctx, (nd_loc){0}, "internal error: cannot run the C compiler "
-                 "'%s': %s; the program is kept in '%s'", cc, strerror(e),
-                 c_path);
-    else if (status)
-        nd_error(ctx, (nd_loc){0}, "internal error: the C compiler refused the "
-                 "generated program; it is kept in '%s'", c_path);
-    return !written ? EXIT_INPUT : status ? EXIT_INTERNAL : 0;
+        nd_error(ctx, (nd_loc){0}, "cannot run the C compiler `%s`: %s; CC "
+                 "names another one; the program is kept in '%s'", cc,
+                 strerror(e), c_path);
+    if (status > 0)
+        return explain(ctx, c_path, half, cpu);
+    return !written || status < 0 ? EXIT_INPUT : 0;
 }
 
 int cg_build(nd_ctx *ctx, const char *c_text, const cg_apart *apart,

@@ -34,7 +34,7 @@ void cg_report_plan(nd_module *m, nd_buf *out);
 /* rank < 0: the first one of each stage. */
 void cg_report_comm(nd_module *m, int rank, nd_buf *out);
 /* `apart`: by LLVM, or NULL; then the text is there to be read. 0, or the exit
- * status: 1 cannot write, 3 the C compiler failed. */
+ * status: 1 cannot write or no C compiler that works, 3 it refused the text. */
 typedef struct cg_apart {
     nd_buf object, rest;             /* kernels; the C text without them */
 } cg_apart;

@@ -49,7 +49,8 @@ static void mesh_entry(ck *c, const ast_pent *e)
             ck_say(c, a->e->loc, "a mesh axis has at most 65536 ranks");
             size = 1;
         }
-        add_mesh_axis(c, a->name.loc, a->name.s, size);
+        if (!add_mesh_axis(c, a->name.loc, a->name.s, size))
+            c->mesh_refused = true;
     }
 }
 
@@ -120,6 +121,8 @@ int ck_mesh_axis(ck *c, ast_name n)
     int k = nd_mesh_find(m, n.s);
     if (k >= 0 && k != m->micro)
         return k;
+    if (c->mesh_refused)
+        return -1;
     if (m->micro == 0)
         ck_say(c, n.loc, "`%s`: the plan has no mesh", n.s);
     else

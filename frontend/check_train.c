@@ -83,6 +83,16 @@ static void decay_groups(ck *c, ast_expr *yes, ast_expr *no)
         patterns(c, no, PAT_NO_DECAY);
 }
 
+/* Without a `freeze`, the loss itself is what is wrong (autodiff.c). */
+static void check_freeze(ck *c, const ast_expr *e)
+{
+    for (int k = 0; e && k < c->m->params.n; k++)
+        if (!c->m->params.v[k]->frozen)
+            return;
+    if (e && c->m->loss && c->m->params.n)
+        ck_error(c, e->loc, "`freeze` leaves no parameter to train");
+}
+
 static void muon_group(ck *c, ast_expr *adamw)
 {
     for (int k = 0; k < c->m->params.n; k++)
@@ -166,7 +176,7 @@ static void data(ck *c, ast_expr *e, nd_train *t)
 
 /* lr = 3e-4, or a schedule with its peak first. */
 static void learning_rate(ck *c, ast_expr *e, nd_train *t,
-                          ast_expr **decay)
+                          ast_expr **warmup, ast_expr **decay)
 {
     static const char *const names[] = {"constant", "cosine", "linear",
                                         "wsd"};
@@ -187,8 +197,8 @@ static void learning_rate(ck *c, ast_expr *e, nd_train *t,
         ck_error(c, e->loc, "`%s` needs its peak rate", names[k]);
     else
         ck_cfg_at_least(c, slot[0], 0, &t->lr);
-    if (slot[1])
-        ck_cfg_int(c, slot[1], 0, &t->warmup);
+    if (slot[1] && ck_cfg_int(c, slot[1], 0, &t->warmup))
+        *warmup = slot[1];
     if (nargs[k] > 2 && slot[2] &&
         ck_cfg_at_least(c, slot[2], 0, &t->lr_min) && t->lr_min > t->lr)
         ck_error(c, slot[2]->loc, "the least rate is above the peak");
@@ -210,7 +220,7 @@ static void betas(ck *c, ast_expr *e, nd_train *t)
 
 /* What an optimizer says of groups of parameters, for later. */
 typedef struct groups {
-    ast_expr *wsd, *decay, *no_decay, *adamw;
+    ast_expr *warmup, *wsd, *decay, *no_decay, *adamw;
 } groups;
 
 /* The arguments of all optimizers: each takes some, in its own order. */
@@ -249,10 +259,10 @@ static void optimizer_args(ck *c, ast_expr **a, nd_train *t, groups *g)
 {
     double adamw_lr;
     if (a[A_LR])
-        learning_rate(c, a[A_LR], t, &g->wsd);
-    if (a[A_MOMENTUM] && ck_cfg_at_least(c, a[A_MOMENTUM], 0, &t->momentum) &&
-        t->opt == OPT_MUON && t->momentum >= 1)
-        ck_error(c, a[A_MOMENTUM]->loc, "muon's momentum is in [0, 1)");
+        learning_rate(c, a[A_LR], t, &g->warmup, &g->wsd);
+    if (a[A_MOMENTUM] && ck_cfg_num(c, a[A_MOMENTUM], &t->momentum) &&
+        !(t->momentum >= 0 && t->momentum < 1))
+        ck_error(c, a[A_MOMENTUM]->loc, "a momentum is in [0, 1)");
     if (a[A_NESTEROV])
         ck_cfg_bool(c, a[A_NESTEROV], &t->nesterov);
     if (a[A_BETAS])
@@ -413,6 +423,15 @@ static void precision(ck *c, ast_expr *e, nd_train *t)
         t->precision = k ? ND_BF16 : ND_F32;
 }
 
+/* A run may be short to try something out, and ends before the peak. */
+static void check_warmup(ck *c, const ast_expr *e, const nd_train *t)
+{
+    if (e && t->warmup > t->steps)
+        nd_warning(c->ctx, e->loc, "the warmup is longer than the training of "
+                   "%lld steps: the peak is never reached",
+                   (long long)t->steps);
+}
+
 /* wsd: the last part of the steps, as a fraction or a number of them. */
 static void wsd_decay(ck *c, ast_expr *e, nd_train *t)
 {
@@ -470,10 +489,12 @@ void ck_train(ck *c, const ast_decl *d)
         metrics(c, slot[METRIC], t);
     if (t->eval_every && !t->eval_batches && !t->metrics.n)
         t->eval_batches = 1;         /* a metric is of all evaluation data */
+    check_warmup(c, g.warmup, t);
     wsd_decay(c, g.wsd, t);
     decay_groups(c, one_of(c, slot[DECAY], g.decay, "decay"),
                  one_of(c, slot[NO_DECAY], g.no_decay, "no_decay"));
     patterns(c, slot[FREEZE], PAT_FREEZE);
+    check_freeze(c, slot[FREEZE]);
     if (t->opt == OPT_MUON)
         muon_group(c, g.adamw);
 }

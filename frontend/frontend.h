@@ -453,6 +453,7 @@ typedef struct ck {
     ND_VEC(ck_asked) asked;
     bool quiet;                      /* the last error was out already */
     bool huge;                       /* a value is too large: said once */
+    bool mesh_refused;               /* one of its axes: rules may name it */
     ND_VEC(const char *) streams;
     int depth, calls;
     bool const_only;                 /* only compile-time constants */

@@ -19,6 +19,7 @@
 #include "frontend.h"
 #include "../passes/passes.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +48,7 @@ nd_module *vf_compile(const vf_request *q, const nd_front_options *front,
     nd_options o = {0};
     c->sink = keep_errors;
     c->sink_user = &e;
-    int file = nd_read_file(c, q->path);
+    int file = nd_read_file(c, q->path), unread = errno;
     nd_module *m = file ? nd_frontend(c, file, front) : NULL;
     if (m && last && !nd_run_until(m, &o, strcmp(last, "all") ? last : NULL))
         m = NULL;
@@ -56,7 +57,8 @@ nd_module *vf_compile(const vf_request *q, const nd_front_options *front,
         return m;
     }
     *why = e.text.n ? e.text.s : nd_fmt(q->arena, "ndc: error: cannot read "
-                                        "`%s`\n", q->path);
+                                        "`%s`: %s\n", q->path,
+                                        strerror(unread));
     nd_ctx_free(c);
     return NULL;
 }

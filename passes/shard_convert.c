@@ -87,8 +87,64 @@ static nd_value *reject_micro(nd_sh *s, nd_builder *b, nd_value *v)
     return v;
 }
 
+/* Is a mesh axis of the sample axis that of another one, too? */
+static bool is_contended(const nd_module *m)
+{
+    const nd_rule *rows = nd_rule_of(&m->plan, m->sample);
+    uint32_t mesh = 0;
+    for (int i = 0; rows && i < rows->mesh.n; i++)
+        mesh |= 1u << rows->mesh.m[i];
+    for (int k = 0; k < m->plan.rules.n; k++) {
+        const nd_rule *q = &m->plan.rules.v[k];
+        for (int i = 0; q->axis != m->sample && i < q->mesh.n; i++)
+            if (mesh >> q->mesh.m[i] & 1)
+                return true;
+    }
+    return false;
+}
+
+/* The first lookup along the sample axis, or NULL. */
+static const nd_op *lookup_of_rows(const nd_module *m, const nd_block *b)
+{
+    const nd_op *found = NULL;
+    for (int i = 0; i < b->ops.n && !found; i++) {
+        const nd_op *op = b->ops.v[i];
+        if (op->kind == OP_GATHER && op->axes[0] == m->sample)
+            found = op;
+        else if (op->body)
+            found = lookup_of_rows(m, op->body);
+    }
+    return found;
+}
+
+/* Why rows would have to move, where no other rule makes them: the whole batch
+ * is read or written at once. */
+static void note_whole_batch(const nd_module *m, const nd_type *want)
+{
+    const char *rows = m->sample->name;
+    int at = nd_axis_at(want, m->sample);
+    bool micro = at >= 0 && (nd_cut_mask(want) >> m->mesh.micro & 1);
+    const nd_op *lookup = lookup_of_rows(m, m->step);
+    for (int i = 0; !micro && i < m->params.n; i++) {
+        const nd_param *q = m->params.v[i];
+        if (nd_axis_at(&q->value->type, m->sample) < 0)
+            continue;
+        nd_note(m->ctx, q->loc, "the parameter `%s` has the axis `%s`: a rank "
+                "keeps rows of all microbatches at once; use microbatches = 1",
+                q->name, rows);
+        return;
+    }
+    if (lookup)
+        nd_note(m->ctx, lookup->loc, "a lookup along `%s` may take any row of "
+                "the batch; use microbatches = 1", rows);
+    else
+        nd_note(m->ctx, m->plan.loc, "rows of all microbatches are needed at "
+                "once here; use microbatches = 1");
+}
+
 /* A microbatch is the same rows everywhere: those of a rank, cut in time. */
-static nd_value *reject_recut(nd_sh *s, nd_builder *b, nd_value *v)
+static nd_value *reject_recut(nd_sh *s, nd_builder *b, nd_value *v,
+                              const nd_type *want)
 {
     const nd_module *m = s->m;
     if (!s->failed) {
@@ -97,9 +153,12 @@ static nd_value *reject_recut(nd_sh *s, nd_builder *b, nd_value *v)
                  "cuts `%s` over other mesh axes than what is made here",
                  m->plan.microbatches, m->sample->name, v->name,
                  m->sample->name);
-        nd_note(m->ctx, m->plan.loc,
-                "another rule takes these mesh axes first here; put the one "
-                "for `%s` before it", m->sample->name);
+        if (is_contended(m))
+            nd_note(m->ctx, m->plan.loc,
+                    "another rule takes these mesh axes first here; put the "
+                    "one for `%s` before it", m->sample->name);
+        else
+            note_whole_batch(m, want);
     }
     s->failed = true;
     return v;
@@ -214,12 +273,12 @@ static nd_value *move(nd_sh *s, nd_sh_level *lv, nd_builder *b,
     if (v->type.sum & ~want->sum & micro)
         return reject_micro(s, b, v);
     if (!nd_sh_search(s->m, c.n, c.type, want, &path))
-        return reject_recut(s, b, v);
+        return reject_recut(s, b, v, want);
     if (!is_settled(&c, want)) {
         v = settle(s, b, info, v, want, path.bytes);
         c = copies_of(info, v, want);
         if (!nd_sh_search(s->m, c.n, c.type, want, &path))
-            return reject_recut(s, b, v);
+            return reject_recut(s, b, v, want);
     }
     nd_sh_notice(s, current(lv), lv->block, c.v[path.from], want, &path);
     return follow(s, b, info, c.v[path.from], &path);

@@ -271,37 +271,93 @@ static void piece_sizes(const ndrt_program *p, int extent, int64_t *most,
                    least);
 }
 
+/* Do pieces of another number of microbatches fit in the extent? */
+static bool extent_fits(const ndrt_program *p, const ndrt_program *other, int e)
+{
+    int64_t most, least, now, fewest;
+
+    piece_sizes(p, e, &most, &least);
+    piece_sizes(other, e, &now, &fewest);
+    return most == least ? now == most && fewest == most : now <= most;
+}
+
+/* So many rows every rank has to cut in microbatches; -1: nothing is cut. */
+static int64_t rows_to_cut(const ndrt_program *p)
+{
+    ndrt_program whole = *p;
+    int64_t rows = -1, most, least;
+
+    whole.nmicro = 1;
+    for (int e = 0; e < p->nextents; e++) {
+        if (!ndrt_follows_micro(&p->extents[e]))
+            continue;
+        piece_sizes(&whole, e, &most, &least);
+        rows = rows < 0 || least < rows ? least : rows;
+    }
+    return rows;
+}
+
+static bool micro_fits(const ndrt_program *p, int nmicro)
+{
+    ndrt_program other = *p;
+
+    other.nmicro = nmicro;
+    for (int e = 0; e < p->nextents; e++)
+        if (ndrt_follows_micro(&p->extents[e]) && !extent_fits(p, &other, e))
+            return false;
+    return true;
+}
+
+/* "4 to 7 fit": as many as there are rows at most. */
+static void print_fitting(const ndrt_program *p, char *out, size_t size)
+{
+    int low = p->nmicro, high = p->nmicro;
+    int64_t rows = rows_to_cut(p);
+
+    while (low > 1 && micro_fits(p, low - 1))
+        low--;
+    while (high < rows && micro_fits(p, high + 1))
+        high++;
+    if (low == high)
+        snprintf(out, size, "only %d fit", low);
+    else
+        snprintf(out, size, "%d to %d fit", low, high);
+}
+
 /* A size that all microbatches have is a constant of the program; of others,
  * there is room for the largest. A program of one microbatch cuts nothing. */
 static ndrt_status check_micro(const maker *m)
 {
     const ndrt_program *p = m->p, *other = &m->c->program;
     int64_t most, least, now, ignored;
-    bool cut = false;
+    char fit[48];
 
     if (other->nmicro == p->nmicro)
         return NDRT_OK;
     for (int e = 0; e < p->nextents; e++) {
-        if (!ndrt_follows_micro(&p->extents[e]))
+        if (!ndrt_follows_micro(&p->extents[e]) || extent_fits(p, other, e))
             continue;
-        cut = true;
         piece_sizes(p, e, &most, &least);
         piece_sizes(other, e, &now, &ignored);
-        if (most == least && (now != most || now != ignored))
+        print_fitting(p, fit, sizeof fit);
+        if (most == least)
             return refuse(m, NDRT_EUSAGE, "%d microbatches: the program was "
                           "compiled for %d, all of size %lld (%s), which is a "
-                          "constant in it", other->nmicro, p->nmicro,
-                          (long long)most, p->extents[e].name);
-        if (now > most)
-            return refuse(m, NDRT_EUSAGE, "%d microbatches of up to %lld (%s): "
-                          "the program was compiled for %d and has room for "
-                          "%lld", other->nmicro, (long long)now,
-                          p->extents[e].name, p->nmicro, (long long)most);
+                          "constant in it: %s; compile it for %d",
+                          other->nmicro, p->nmicro, (long long)most,
+                          p->extents[e].name, fit, other->nmicro);
+        return refuse(m, NDRT_EUSAGE, "%d microbatches of up to %lld (%s): "
+                      "the program was compiled for %d and has room for "
+                      "%lld: %s; or compile it for %d", other->nmicro,
+                      (long long)now, p->extents[e].name, p->nmicro,
+                      (long long)most, fit, other->nmicro);
     }
-    return cut ? NDRT_OK
+    return rows_to_cut(p) >= 0
+               ? NDRT_OK
                : refuse(m, NDRT_EUSAGE, "%d microbatches: the program was "
-                        "compiled for %d, and nothing in it is cut in more",
-                        other->nmicro, p->nmicro);
+                        "compiled for %d, and nothing in it is cut in more; "
+                        "compile it for %d", other->nmicro, p->nmicro,
+                        other->nmicro);
 }
 
 /* Messages as the stages need them, or those of the file, proved. */

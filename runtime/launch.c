@@ -83,6 +83,40 @@ static ndrt_status open_mpi(const ndrt_program *p, int more, ndrt_comm **comm)
     return s;
 }
 
+/* The lowest process that cannot run, or -1, and how it fails. */
+static ndrt_status first_failure(ndrt_comm *c, ndrt_status mine, int *rank)
+{
+    size_t n = (size_t)c->size;
+    ndrt_group g = {.n = c->size, .me = c->rank};
+    int *ranks = calloc(n, sizeof *ranks);
+    int64_t *ones = calloc(n, sizeof *ones);
+    float *all = calloc(n, sizeof *all), x = (float)mine;
+    ndrt_layout l = {.outer = 1, .inner = 1, .n = ones, .x = &x, .y = all};
+    ndrt_status s = ranks && ones && all ? NDRT_OK : NDRT_EINTERNAL;
+
+    *rank = -1;
+    g.ranks = ranks;
+    for (int q = 0; q < c->size && s == NDRT_OK; q++)
+        ranks[q] = q, ones[q] = 1;
+    if (s == NDRT_OK && c->size > 1)
+        s = c->ops->group(c, &g);
+    if (s == NDRT_OK && c->size > 1)
+        s = c->ops->all_gather(c, &g, &l);
+    else if (s == NDRT_OK)
+        all[0] = x;
+    if (s != NDRT_OK)
+        c->ops->abort(c, s, "ndrt: error: the processes cannot meet");
+    for (int q = c->size - 1; q >= 0 && s == NDRT_OK; q--)
+        if (all[q] != (float)NDRT_OK)
+            *rank = q;
+    if (*rank >= 0)
+        s = (ndrt_status)all[*rank];
+    free(ranks);
+    free(ones);
+    free(all);
+    return s;
+}
+
 /* What to type instead. Flags that only Open MPI has are told to its users. */
 static void wrong_size(const ndrt_program *p, int have)
 {
@@ -103,6 +137,7 @@ static void wrong_size(const ndrt_program *p, int have)
 ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config)
 {
     ndrt_comm *comm = NULL;
+    int failed;
     bool flies = p->nflights > 0 || p->early;
     int more = (flies && config->overlap != NDRT_OVERLAP_OFF) +
                (p->ndevices > 1 && config->messages == NDRT_MESSAGES_AHEAD);
@@ -110,6 +145,11 @@ ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config)
 
     if (s != NDRT_OK)
         return s;
+    s = first_failure(comm, NDRT_OK, &failed);
+    if (s != NDRT_OK) {
+        comm->ops->close(comm);
+        return s;
+    }
     if (comm->size != ndrt_mesh_ranks(p)) {
         if (comm->rank == 0)
             wrong_size(p, comm->size);
@@ -126,10 +166,15 @@ ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config)
     return s;
 }
 
-void ndrt_mpi_meet(const ndrt_program *p)
+void ndrt_mpi_meet(const ndrt_program *p, ndrt_status s, const char *said)
 {
     ndrt_comm *comm = NULL;
+    int failed;
 
-    if (open_mpi(p, 0, &comm) == NDRT_OK)
-        comm->ops->close(comm);
+    if (open_mpi(p, 0, &comm) != NDRT_OK)
+        return;
+    first_failure(comm, s, &failed);
+    if (failed == comm->rank && said)
+        fputs(said, stderr);
+    comm->ops->close(comm);
 }

@@ -1,9 +1,10 @@
 /* main.c - from the command line to an exit status.
  *
- * A rank goes through set-up, training, saving and generation. After set-up
- * all ranks compare notes (ndrt_agree), so that a failure which all see, such
- * as a missing file, is told once. Later failures go through comm->abort: the
- * first one is printed with its rank, everybody else stops quietly.
+ * A rank goes through set-up, training, saving and generation. Before and
+ * after set-up all ranks compare how they were started (same.c) and whether
+ * anything failed (ndrt_agree), so that a failure which all see, such as a
+ * missing file, is told once. Later failures go through comm->abort: the first
+ * one is printed with its rank, everybody else stops quietly.
  *
  * NDRT_FAIL_AT=rank:n makes the n-th communication call of a rank fail, to
  * test just that.
@@ -143,11 +144,17 @@ void ndrt_report(ndrt_rank *r, ndrt_status s)
 
 ndrt_status ndrt_run_rank(ndrt_rank *r)
 {
-    ndrt_status s = ndrt_open_groups(r);
+    ndrt_status s = ndrt_open_world(r);
 
+    if (s == NDRT_OK)
+        s = ndrt_same_options(r);
+    if (s == NDRT_OK)
+        s = ndrt_open_groups(r);
     read_fail_at(r);
     if (s == NDRT_OK)
         s = ndrt_agree(r, set_up(r));
+    if (s == NDRT_OK)
+        s = ndrt_same_data(r);
     if (s == NDRT_OK) {
         ndrt_banner(r, !ndrt_under_launcher());
         s = work(r);
@@ -246,19 +253,24 @@ int ndrt_main(const ndrt_program *p, int argc, char **argv)
     bool launched = ndrt_under_launcher();
     bool speak = !launched || ndrt_launcher_first();
     ndrt_config config;
+    char *said = NULL;            /* told if only this rank is wrong */
+    size_t size;
 
     if (!ndrt_cpu_serves(p, speak ? stderr : NULL))
         return NDRT_EUSAGE;
+    FILE *err = speak ? stderr : open_memstream(&said, &size);
     ndrt_status s = ndrt_options(p, argc, argv, &config,
-                                 speak ? stdout : NULL,
-                                 speak ? stderr : NULL);
+                                 speak ? stdout : NULL, err);
 
     ndrt_course course = {0};
     if (s == NDRT_OK && !config.done)
-        s = ndrt_course_open(&course, p, &config, speak ? stderr : NULL);
+        s = ndrt_course_open(&course, p, &config, err);
     config.course = &course;
+    if (err && !speak)
+        fclose(err);
     if (s != NDRT_OK && launched)
-        ndrt_mpi_meet(p);
+        ndrt_mpi_meet(p, s, said);
+    free(said);
     if (s == NDRT_OK && !config.done)
         s = launched ? ndrt_run_mpi(&course.program, &config)
                      : ndrt_run_local(&course.program, &config);

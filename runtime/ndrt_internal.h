@@ -326,6 +326,7 @@ bool ndrt_follows_micro(const ndrt_extent *e);     /* cut by microbatch */
 /* Mesh axes that cut one of the extents. */
 uint32_t ndrt_cut_mask(const ndrt_program *p, const int *extent, int n);
 /* Groups: every rank calls it, before anything that may fail on one alone. */
+ndrt_status ndrt_open_world(ndrt_rank *r);          /* first of all groups */
 ndrt_status ndrt_open_groups(ndrt_rank *r);
 /* Those of its buckets, into state->sum, zero and tied. */
 ndrt_status ndrt_open_buckets(ndrt_rank *r);
@@ -720,6 +721,8 @@ int64_t ndrt_step_tokens(const ndrt_program *p);   /* unique ones */
 ndrt_status ndrt_check_id(ndrt_rank *r, const ndrt_source *f, int input,
                           int64_t v, int64_t where);
 void *ndrt_input(const ndrt_rank *r, int input);   /* NULL: not here */
+/* Can text give all inputs? */
+bool ndrt_takes_text(const ndrt_program *p);
 ndrt_status ndrt_windows_open(ndrt_rank *r, ndrt_source *f);
 ndrt_status ndrt_windows_batch(ndrt_rank *r, int input, int64_t k, bool eval);
 ndrt_status ndrt_arrays_open(ndrt_rank *r, ndrt_source *f);
@@ -835,6 +838,12 @@ ndrt_status ndrt_log_close(ndrt_rank *r);     /* were all lines written? */
 void ndrt_banner(ndrt_rank *r, bool local);
 void ndrt_bytes(char out[24], size_t bytes);   /* "12.5 MiB" */
 
+/* ---- same.c: were all ranks started alike? ------------------------------ */
+
+/* All ranks call each, and all fail, if one differs from the first. */
+ndrt_status ndrt_same_options(ndrt_rank *r);
+ndrt_status ndrt_same_data(ndrt_rank *r);
+
 /* ---- count.c: what a rank sends ---------------------------------------- */
 
 ndrt_count *ndrt_count_new(const ndrt_program *p, ndrt_comm *comm);
@@ -851,8 +860,9 @@ ndrt_status ndrt_count_write(ndrt_rank *r);
 bool ndrt_under_launcher(void);
 bool ndrt_launcher_first(void);                /* this process may speak */
 ndrt_status ndrt_run_mpi(const ndrt_program *p, const ndrt_config *config);
-/* All processes wait for each other: the launcher ends the job when the first
- * one fails, maybe before the one that may speak has spoken. */
-void ndrt_mpi_meet(const ndrt_program *p);
+/* This process cannot run: `s`. All wait for each other: the launcher ends the
+ * job when the first one fails, maybe before the one that may speak has spoken.
+ * `said` is printed if all before this one can run; or NULL. */
+void ndrt_mpi_meet(const ndrt_program *p, ndrt_status s, const char *said);
 
 #endif

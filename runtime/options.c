@@ -388,6 +388,34 @@ static ndrt_status one(const ndrt_program *p, int argc, char **argv, int *at,
     return NDRT_OK;
 }
 
+/* What the program cannot use. Made-up data may stand for text or arrays. */
+static ndrt_status check_data(const ndrt_program *p, const ndrt_config *c,
+                              FILE *err)
+{
+    const ndrt_train *t = &c->train;
+    bool arrays = p->train.data == NDRT_DATA_ARRAYS ||
+                  (p->train.data == NDRT_DATA_SYNTHETIC &&
+                   !ndrt_takes_text(p));
+
+    if (t->data == NDRT_DATA_TEXT && arrays) {
+        fprintf(err, "%s: error: --data \"%s\": arrays need .safetensors or "
+                ".npz\n", p->name, t->data_path);
+        return NDRT_EINPUT;
+    }
+    if (c->eval_path && t->eval_every <= 0 && t->nmetrics == 0) {
+        fprintf(err, "%s: error: --eval-data: the program evaluates nothing; "
+                "its source needs `eval` or `metric` in the train block\n",
+                p->name);
+        return NDRT_EUSAGE;
+    }
+    if (c->eval_path && t->data == NDRT_DATA_SYNTHETIC) {
+        fprintf(err, "%s: error: --eval-data: the program's data are made up; "
+                "give --data too\n", p->name);
+        return NDRT_EUSAGE;
+    }
+    return NDRT_OK;
+}
+
 ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
                          ndrt_config *c, FILE *out, FILE *err)
 {
@@ -405,6 +433,8 @@ ndrt_status ndrt_options(const ndrt_program *p, int argc, char **argv,
     }
     if (c->eval_path)
         c->train.eval_path = c->eval_path;
+    if (s == NDRT_OK && !c->done)
+        s = check_data(p, c, err ? err : sink);
     if (sink)
         fclose(sink);
     return s;

@@ -345,11 +345,16 @@ void ndrt_free_bucket(ndrt_rank *r, int bucket)
     ndrt_group_free(&r->state->tied[bucket]);
 }
 
+ndrt_status ndrt_open_world(ndrt_rank *r)
+{
+    return ndrt_group_open(r, &r->state->world, ~0u, 0);
+}
+
 ndrt_status ndrt_open_groups(ndrt_rank *r)
 {
     const ndrt_program *p = r->program;
     ndrt_state *st = r->state;
-    ndrt_status s = ndrt_group_open(r, &st->world, ~0u, 0);
+    ndrt_status s = st->world.n ? NDRT_OK : ndrt_open_world(r);
 
     for (int g = 0; g < p->ngroups && s == NDRT_OK; g++)
         s = ndrt_group_open(r, &st->groups[g], p->groups[g], 0);

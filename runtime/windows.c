@@ -12,11 +12,20 @@
 
 enum { MAGIC = 20240520, HEADER_BYTES = 1024 };
 
+/* Does text give this input? */
 static bool is_text_input(const ndrt_program *p, const ndrt_tensor *t)
 {
     return (strcmp(t->name, "tokens") == 0 ||
             strcmp(t->name, "targets") == 0) &&
            t->dtype == NDRT_I32 && t->naxes == 2 && ndrt_is_sample(p, t, 0);
+}
+
+bool ndrt_takes_text(const ndrt_program *p)
+{
+    for (int i = 0; i < p->ninputs; i++)
+        if (!is_text_input(p, &p->inputs[i]))
+            return false;
+    return true;
 }
 
 static ndrt_status window_length(ndrt_rank *r, int64_t *length)

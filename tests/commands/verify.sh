@@ -218,7 +218,7 @@ expect 1 'unknown axis in --set `nothing`' small.nd --set nothing=3
 expect 1 'and 1024 are simulated at most' small.nd --mesh dp=1025
 sed 's/  return/  output y\n  z =/' small.nd | sed '/^train/,/^}/d' >none.nd
 expect 1 'error: ' none.nd
-expect 1 'cannot read `nowhere.nd`' nowhere.nd
+expect 1 'cannot read `nowhere.nd`: No such file or directory' nowhere.nd
 
 expect 2 'no input file'
 expect 2 'a second file: `small.nd`' small.nd small.nd

@@ -54,10 +54,11 @@ refuses 2 'no schedule is called "one_f_one_b"; there are gpipe 1f1b' \
 refuses 2 'has stage 2 on rank 1, the program on 0' two --schedule zb_v
 refuses 2 '"0" is not a number of that kind (at least 1, whole)' \
     whole --microbatches 0
-refuses 2 'room for 4' whole --microbatches 1
-refuses 2 'all of size 4 (batch/micro), which is a constant' \
+refuses 2 'room for 4: 2 to 7 fit; or compile it for 1' whole --microbatches 1
+refuses 2 'all of size 4 (batch/micro), which is a constant in it: only 2 fit; compile it for 4' \
     even --microbatches 4
-refuses 2 'compiled for 1, and nothing in it is cut' one --microbatches 2
+refuses 2 'compiled for 1, and nothing in it is cut in more; compile it for 2' \
+    one --microbatches 2
 refuses 2 'is not a number of that kind' whole --microbatches 4294967299
 refuses 2 'legal are' two --schedule 'interleaved(2)' --microbatches 5
 
