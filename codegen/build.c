@@ -286,7 +286,7 @@ static bool works(nd_ctx *ctx, const char *source, const char *half,
 {
     static const char nothing[] = "int main(void) { return 0; }\n";
     const char *const in[] = {source, NULL};
-    command c = compile_command(ctx, in, half, cpu);
+    command c = compile_command(ctx, in, false, half, cpu);
     posix_spawn_file_actions_t quiet;
     if (!write_file(ctx, source, nothing, sizeof nothing - 1))
         return true;
@@ -305,7 +305,7 @@ static int explain(nd_ctx *ctx, const char *c_path, const char *half,
 {
     const char *source = nd_fmt(ctx->arena, "%s.c", half);
     const char *const in[] = {c_path, NULL};
-    command c = compile_command(ctx, in, half, cpu);
+    command c = compile_command(ctx, in, false, half, cpu);
     if (works(ctx, source, half, cpu)) {
         nd_error(ctx, (nd_loc){0}, "internal error: the C compiler refused the "
                  "generated program; it is kept in '%s'", c_path);
